@@ -109,7 +109,7 @@ class WorkerTarget(Target):
 
     @property
     def busy(self) -> bool:
-        return self.worker._hands.busy
+        return self.worker._runner.busy
 
     def ends(self) -> int:
         """How many requests came to an end, whatever that was."""

@@ -205,7 +205,7 @@ def test_a_request_that_could_not_be_claimed_comes_again() -> None:
         workers.worker_in_thread(place, sample_tasks) as made,
         pytest.MonkeyPatch.context() as patch,
     ):
-        ledger = made._hands.ledger
+        ledger = made._runner.ledger
         assert ledger is not None
         claim, tries = ledger.claim, 0
 

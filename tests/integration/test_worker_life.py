@@ -202,7 +202,7 @@ def test_exception_handlers_of_a_worker_are_called(
 @pytest.mark.parametrize("place", ["memory", "filesystem"], indirect=True)
 def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any]) -> None:
     with worker_in_thread(place["url"], tasks, threads_count=1) as made:
-        ledger: Any = made._hands.ledger
+        ledger: Any = made._runner.ledger
         looked = []
         _make_late(made)
         state = ledger.state
@@ -217,7 +217,7 @@ def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -
     """Its engine gave the request to somebody else while this worker was frozen."""
     place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
     with worker_in_thread(place["url"], tasks, threads_count=1) as made:
-        ledger: Any = made._hands.ledger
+        ledger: Any = made._runner.ledger
         state = ledger.state
 
         def thaw(request_id: str) -> Any:
@@ -241,7 +241,7 @@ def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -
 
 def _make_late(made: workers.Worker) -> None:
     """It seems to have stood still after each claim."""
-    ledger: Any = made._hands.ledger
+    ledger: Any = made._runner.ledger
     claim = ledger.claim
 
     def claim_late(*what: Any) -> Any:
@@ -306,7 +306,7 @@ def test_running_is_left_out_when_the_end_is_told_with_it(
     headers = {env.WBE_VERSION: env.VERSION} if ours else {}
     properties = {"type": "REQUEST", "correlation_id": "id-1", "reply_to": "e"}
     message = types.SimpleNamespace(properties=properties, headers=headers, delivery_info={})
-    made._hands.take(body, message)
+    made._runner.take(body, message)
     parcels = made._proxy._outbox._parcels
     until(lambda: parcels and parcels[-1].envelope.body["state"] == SUCCESS)
     assert [(parcel.envelope.body["state"], parcel.withdrawn) for parcel in parcels] == told

@@ -18,7 +18,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
 from wbengine.engines.worker_based.messages import asking, cancelling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import deeds
+from wbengine.engines.worker_based.worker_side import effects as fx
 
 #: Task classes, as a worker offers them.
 Offer = Mapping[str, Any]
@@ -177,37 +177,37 @@ Effect = (
 )  # fmt: skip
 
 
-def _effect(made: deeds.Effect) -> Effect:
+def _effect(made: fx.Effect) -> Effect:
     match made:
-        case deeds.Reply(None, message):
+        case fx.Reply(None, message):
             return Say(message)
-        case deeds.Reply(job, message, True):
+        case fx.Reply(job, message, True):
             return Answer(Job(job), message)
-        case deeds.Reply(job, message):
+        case fx.Reply(job, message):
             runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
             return Tell(Job(job), message, runs and job is not None and job.ours)
-        case deeds.Acknowledge(receipt):
+        case fx.Acknowledge(receipt):
             return Acknowledge(receipt)
-        case deeds.Claim(job):
+        case fx.Claim(job):
             return Claim(Job(job))
-        case deeds.Run(job):
+        case fx.Run(job):
             return Run(Job(job))
-        case deeds.Finish(job, message):
+        case fx.Finish(job, message):
             return Finish(Job(job), message)
-        case deeds.Check(job):
+        case fx.Check(job):
             return Check(Job(job))
-        case deeds.Cancel(job):
+        case fx.Cancel(job):
             return Interrupt(Job(job))
-        case deeds.Release(job):
+        case fx.Release(job):
             return Release(Job(job))
-        case deeds.Return(job, fresh):
+        case fx.Return(job, fresh):
             return Return(Job(job), fresh)
-        case deeds.Drain():
+        case fx.Drain():
             return Drain()
     raise AssertionError(f"nobody performs {made!r}")
 
 
-def _effects(made: Iterable[deeds.Effect]) -> list[Effect]:
+def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
     return [_effect(each) for each in made]
 
 
@@ -279,10 +279,13 @@ class Server:
     # Its life.
 
     def announce(self, to: Iterable[str], state: str, period: float) -> list[Effect]:
-        return _effects(self._core.announce(list(to), state, period))
+        heartbeat = self._core.heartbeat
+        if state != env.READY:
+            return _effects(heartbeat.tell(to, state, period))
+        return [made for one in to for made in _effects(heartbeat.introduce(one, period))]
 
     def beat(self, period: float) -> list[Effect]:
-        return _effects(self._core.beat(period))
+        return _effects(self._core.heartbeat.beat(period))
 
     def suspend(self, period: float) -> list[Effect]:
         return _effects(self._core.suspend(period))
@@ -344,7 +347,7 @@ def _run_on_missing_row(before: Any) -> Any:
 
 def _ack_first(before: Any) -> Any:
     def on_request(self: Any, request: Any, receipt: Any, *rest: Any, **options: Any) -> Any:
-        return [deeds.Acknowledge(receipt), *before(self, request, receipt, *rest, **options)]
+        return [fx.Acknowledge(receipt), *before(self, request, receipt, *rest, **options)]
 
     return on_request
 

@@ -18,8 +18,8 @@ import pytest
 from tests.support import sample_tasks, tcp_proxy, workers
 from tests.telemetry import scraping
 from wbengine import engines
+from wbengine.engines.worker_based import worker as workers_module
 from wbengine.engines.worker_based.connections import receiving
-from wbengine.engines.worker_based.worker_side import portrait
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import probes, serving
 
@@ -116,7 +116,7 @@ def test_one_that_is_stuck_does_not_live(memory_url: str, monkeypatch: pytest.Mo
         held, over = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with worker._hands.lock:
+            with worker._runner.lock:
                 held.set()
                 over.wait(60)
 
@@ -140,7 +140,7 @@ def test_it_is_seen_when_a_broker_falls_silent(
     hear anything, and touches no file; and when the broker is back, it does."""
     monkeypatch.setattr(receiving, "QUIET", 0.3)
     monkeypatch.setattr(receiving, "DEAF", 1.0)
-    monkeypatch.setattr(portrait, "SILENCE", 1.0)
+    monkeypatch.setattr(workers_module, "SILENCE", 1.0)
     monkeypatch.setattr(probes, "PERIOD", 0.1)
     heartbeat = tmp_path / "heartbeat"
     pulse = probes.Pulse(heartbeat)

@@ -662,7 +662,7 @@ def test_a_question_is_answered_for_each_topic() -> None:
     bench.server.ledger = "dir-1"
     for told, known in (
         (bench.server.on_notify(question, 5.0), True),
-        (bench.server.beat(5.0), False),
+        (bench.server.heartbeat.beat(5.0), False),
     ):
         assert all((env.WBE_LEDGER in e.envelope.headers) == known for e in told)  # type: ignore[union-attr]
 
@@ -675,15 +675,19 @@ def test_questions_of_nobody(reply_to: str | None) -> None:
 
 def test_beats_go_to_those_whose_requests_run_here() -> None:
     bench = Bench(slots=4)
-    assert bench.server.beat(5.0) == []
+    assert bench.server.heartbeat.beat(5.0) == []
     job = bench.granted(reply_to="engine-1")
     bench.granted(id="id-2", reply_to="engine-1")
     bench.granted(id="id-3", reply_to="engine-2")
     bench.started(id="id-4", reply_to="plain", ours=False)
-    keys = [e.envelope.routing_key for e in bench.server.beat(5.0) if isinstance(e, server.Reply)]
+    keys = [
+        e.envelope.routing_key
+        for e in bench.server.heartbeat.beat(5.0)
+        if isinstance(e, server.Reply)
+    ]
     assert keys == ["engine-1"] * 2 + ["engine-2"] * 2
     bench.finish(job)
-    assert len(bench.server.beat(5.0)) == 4
+    assert len(bench.server.heartbeat.beat(5.0)) == 4
 
 
 # Lost, cancelled, too late ------------------------------------------------------------------------
@@ -898,7 +902,7 @@ def test_requests_are_named_until_their_answers_are_published() -> None:
     assert ids(bench) == ["id-1"]  # a beat may overtake it
     bench.server.on_answered(job)
     assert ids(bench) == []
-    for notice in bench.server.announce([env.ALL_ENGINES], env.READY):
+    for notice in bench.server.heartbeat.introduce(env.ALL_ENGINES, None):
         assert isinstance(notice, server.Reply) and env.WBE_IDS not in notice.envelope.headers
 
 
@@ -923,7 +927,7 @@ def notices(effects: list[server.Effect]) -> list[tuple[str, Any, str, int]]:
 def test_a_life() -> None:
     bench = Bench(birth=10.0)
     assert bench.server.life.state == "started"
-    ready = bench.server.announce([env.ALL_ENGINES], env.READY)
+    ready = bench.server.heartbeat.introduce(env.ALL_ENGINES, None)
     assert notices(ready) == [(env.ALL_ENGINES, env.READY, "idle", 0)]
     job = bench.granted()
     assert bench.server.life.state == "busy"
@@ -942,7 +946,7 @@ def test_a_life() -> None:
 
 def test_suspended_nothing_is_taken_and_all_is_told() -> None:
     bench = Bench(ledger=None)
-    bench.server.announce([env.ALL_ENGINES], env.READY)
+    bench.server.heartbeat.introduce(env.ALL_ENGINES, None)
     job = bench.started()
     assert notices(bench.server.suspend()) == [(env.ALL_ENGINES, env.BEAT, "suspended", 2)]
     assert bench.server.suspend() == []

@@ -1,4 +1,4 @@
-"""The smaller parts of a worker: patience, reports, orders, and the log of its command."""
+"""The smaller parts of a worker: its idle shutdown, reports, orders, and its command's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based.messages import controlling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import describing, jobs, patience, reporting
+from wbengine.engines.worker_based.worker_side import describing, idle_shutdown, jobs, reporting
 from wbengine.types.failure import Failure
 
 CALLED: list[Any] = []
@@ -122,11 +122,11 @@ def test_handlers_by_name_and_by_themselves() -> None:
         reporting.find_handlers([f"{__name__}:CALLED"])
 
 
-# Patience -----------------------------------------------------------------------------------------
+# Idle shutdown ------------------------------------------------------------------------------------
 
 
-def test_patience_ends_when_nothing_was_to_be_done() -> None:
-    mine = patience.Patience(5.0, 0.0)
+def test_idle_shutdown_after_nothing_was_to_be_done() -> None:
+    mine = idle_shutdown.IdleShutdown(5.0, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(5))
     mine.since = 4.0
     assert not any(mine.is_over(float(now), busy=False) for now in range(5, 9))
@@ -135,7 +135,7 @@ def test_patience_ends_when_nothing_was_to_be_done() -> None:
 
 
 def test_work_and_gaps_are_no_idle_time() -> None:
-    mine = patience.Patience(5.0, 0.0)
+    mine = idle_shutdown.IdleShutdown(5.0, 0.0)
     for now in range(20):
         assert not mine.is_over(float(now), busy=True)
     # The broker was away: what could have come did not.
@@ -145,8 +145,8 @@ def test_work_and_gaps_are_no_idle_time() -> None:
     assert mine.is_over(105.0, busy=False)
 
 
-def test_patience_without_an_end() -> None:
-    mine = patience.Patience(None, 0.0)
+def test_idle_shutdown_may_never_come() -> None:
+    mine = idle_shutdown.IdleShutdown(None, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(0, 1000, 2))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from wbengine.telemetry.serving import Answer, Route
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.worker_side.portrait import Portrait
+    from wbengine.engines.worker_based.worker import Worker
 
 __all__ = ["Pulse", "routes"]
 
@@ -28,7 +28,7 @@ STUCK: Final = 2.0
 PERIOD: Final = 1.0
 
 
-def routes(worker: Portrait) -> dict[str, Route]:
+def routes(worker: Worker) -> dict[str, Route]:
     """`/livez`: it is able to do anything, also without its broker; when it is not, nothing helps
     but another process.  `/readyz`: it takes requests; it may do so again by itself.
     """
@@ -53,7 +53,7 @@ class Pulse:
     """Touches a file whenever the broker was heard again, once a second at most.
 
     A worker that does not hear its broker, or whose loop does not turn, touches it no more.  Called
-    in each turn of that loop (see `Portrait.tell_turns`); never raises.
+    in each turn of that loop (see `Worker.tell_turns`); never raises.
 
     :raises OSError: there is no such folder.
     """

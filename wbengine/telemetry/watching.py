@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine.engines.worker_based.worker_side import observing
+from wbengine.engines.worker_based.worker_side import observers as worker_observers
 from wbengine.telemetry import probes, serving
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Watch:
         health: serving.Address | None,
         heartbeat: Path | None,
         traces: str | None = None,
-        observer: observing.Observer | None = None,
+        observer: worker_observers.Observer | None = None,
     ) -> None:
         self._metrics, self._health, self._heartbeat = metrics, health, heartbeat
         self._counter: WorkerObserver | None = None
@@ -54,7 +54,7 @@ class Watch:
             self._providers = providers.Providers(traces)
             self._tracing = processing.WorkerTracing()
             observers.append(self._tracing)
-        self.observer = observing.Together(observers) if observers else None
+        self.observer = worker_observers.Observers(observers) if observers else None
 
     def begin(self, worker: workers.Worker) -> None:
         """Serve, before the worker runs.

@@ -11,6 +11,7 @@ nothing else.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,8 +24,8 @@ from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import asking
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
-from wbengine.engines.worker_based.worker_side import announcing, presence, recent
-from wbengine.engines.worker_based.worker_side.deeds import (
+from wbengine.engines.worker_based.worker_side import recent
+from wbengine.engines.worker_based.worker_side.effects import (
     Acknowledge,
     Cancel,
     Check,
@@ -37,7 +38,9 @@ from wbengine.engines.worker_based.worker_side.deeds import (
     Return,
     Run,
 )
+from wbengine.engines.worker_based.worker_side.heartbeat import Heartbeat
 from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
+from wbengine.engines.worker_based.worker_side.observers import ObservedJobs, Observer
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -59,12 +62,12 @@ __all__ = [
 LOG = logging.getLogger(__name__)
 
 
-class Server(announcing.Announcing):
+class Server:
     """What one worker process does about messages.  Its owner holds a lock around every call.
 
     `queues` maps the topics it serves to the queues it takes their requests from.  No more than
     `slots` tasks run at once, and no more than `max_tasks` in its life.  `plain`: it tells of
-    itself what TaskFlow's workers tell.
+    itself what TaskFlow's workers tell.  `now` is in unix seconds everywhere.
     """
 
     def __init__(
@@ -79,14 +82,18 @@ class Server(announcing.Announcing):
         max_tasks: int | None = None,
         birth: float | None = None,
         plain: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self.identity = identity
         self._offer = endpoints.Offer(identity, offered, ledger)
-        super().__init__(
-            presence.Presence(identity, queues, self._offer.names, slots, plain),
-            lives.Career(birth),
-            Jobs(slots, max_tasks),
+        self._career = lives.Career(birth)
+        self._roll = Jobs(slots, max_tasks)
+        self.heartbeat = Heartbeat(
+            identity, queues, self._offer.names, self._career, self._roll, plain
         )
+        self._observed = ObservedJobs(observer) if observer is not None else None
+        #: How many tasks ended, and how many messages were not run, by what became of them.
+        self.counts: Counter[str] = Counter()
         self._answers = env.Answers(identity, max_message_size)
         self._recent = recent.Recent()
 
@@ -97,7 +104,7 @@ class Server(announcing.Announcing):
 
     @ledger.setter
     def ledger(self, digest: str | None) -> None:
-        self._offer.ledger = self._presence.ledger = digest
+        self._offer.ledger = self.heartbeat.ledger = digest
 
     @property
     def running(self) -> int:
@@ -105,9 +112,73 @@ class Server(announcing.Announcing):
         return len(self._roll.jobs)
 
     @property
+    def begun(self) -> list[Job]:
+        """The jobs that hold a slot."""
+        return list(self._roll.begun.values())
+
+    @property
     def holding(self) -> int:
         """Number of jobs that have not ended, or whose end may not be in the ledger yet."""
         return len(self._roll.jobs) + len(self._roll.ending)
+
+    # Its life.
+
+    @property
+    def life(self) -> lives.Life:
+        """What this worker tells of itself."""
+        return self.heartbeat.life
+
+    @property
+    def suspended(self) -> bool:
+        return self._career.suspended
+
+    def suspend(self, period: float | None = None) -> list[Effect]:
+        """Take nothing new, until `resume`; what is not started goes back.  Idempotent."""
+        if not self._career.takes:
+            return []
+        self._career.suspend()
+        return self._tell_all(env.BEAT, period) + self._hand_back_all()
+
+    def resume(self, period: float | None = None) -> list[Effect]:
+        """Take what comes again.  Idempotent; not after `drain`."""
+        if not self._career.suspended or self._career.ending:
+            return []
+        self._career.resume()
+        return self._tell_all(env.BEAT, period)
+
+    def drain(self, now: float, period: float | None = None) -> list[Effect]:
+        """Take nothing new any more; what is not started goes back.  Idempotent."""
+        if self._career.ending:
+            return []
+        self._career.end(now)
+        return self._tell_all(env.BEAT, period) + self._hand_back_all()
+
+    def die(self, now: float, period: float | None = None) -> list[Effect]:
+        """Say goodbye, and answer nothing any more: what still runs is given up.  Idempotent."""
+        if self._career.death is not None:
+            return []
+        self._career.end(now, dead=True)
+        effects = self._tell_all(env.STOPPED, period)
+        if self._observed is not None:
+            for job in self._roll.jobs.values():
+                self._observed.given_up(job)
+        self._roll.abandon()
+        return effects
+
+    def _tell_all(self, state: str, period: float | None) -> list[Effect]:
+        return self.heartbeat.tell([env.ALL_ENGINES], state, period)
+
+    def on_notify(self, question: env.Envelope, period: float) -> list[Effect]:
+        """An engine asks who is there."""
+        if question.reply_to is None:
+            return []
+        try:
+            _names.check_label("reply_to", question.reply_to)
+        except ValueError as error:
+            LOG.warning("refused a question: %s", error)
+            self.counts["unanswerable"] += 1
+            return []
+        return self.heartbeat.introduce(question.reply_to, period)
 
     # Requests.
 
@@ -129,7 +200,7 @@ class Server(announcing.Announcing):
         try:
             self._offer.check_ledger(job, request)
         except exc.NotFound as error:
-            # There is no row to finish: whoever is granted the request elsewhere answers as well.
+            # There is no row to finish: a worker that is granted it elsewhere answers as well.
             self.counts["refused"] += 1
             return [self._refuse(job, error)]
         if job.key in self._roll.jobs or job.key in self._roll.ending:
@@ -157,7 +228,7 @@ class Server(announcing.Announcing):
                 return [Acknowledge(job.receipt)]
             return [Reply(job, replace(known, routing_key=job.reply_to), terminal=True)]
         if job.redelivered:
-            # Nothing is remembered of it: it may yet come as one that nobody was given before.
+            # Nothing is remembered of it: it may yet come as one that was not given out before.
             self.counts["lost"] += 1
             lost = exc.WorkerLost(
                 "the request was given to a worker before, which went away, and no ledger knows"
@@ -184,7 +255,7 @@ class Server(announcing.Announcing):
             known = env.thaw(claim.result, job.id, job.reply_to)
             return [Reply(job, known, terminal=True)]
         if claim.verdict == ledgers.HELD and claim.holder == self.identity:
-            # It was claimed here, and nothing here knows of it: what became of it nobody knows.
+            # It was claimed here, and nothing here knows of it: it is lost.
             lost = exc.WorkerLost(f"worker {self.identity} lost track of request {job.id}")
             return [self._refuse(job, lost, lost=True)]
         if claim.verdict in (ledgers.HELD, ledgers.STALE):
@@ -192,7 +263,7 @@ class Server(announcing.Announcing):
         return [Acknowledge(job.receipt)]
 
     def _elsewhere(self, job: Job) -> Effect:
-        """Somebody has it, who may answer another engine: who sent this one should look."""
+        """Another worker has it, and may answer another engine: the sender should look."""
         if not job.ours:
             return Acknowledge(job.receipt)
         return Reply(job, self._answers.elsewhere(job), terminal=True)
@@ -211,6 +282,8 @@ class Server(announcing.Announcing):
 
     def _start(self, job: Job) -> list[Effect]:
         """It is granted: run it now, or as soon as there is a slot."""
+        if self._observed is not None:
+            self._observed.received(job)
         if job.cancelled and job.refusal is None:
             job.refusal = exc.Cancelled(f"task {job.name!r} was cancelled before it started")
         if job.refusal is not None:
@@ -232,13 +305,15 @@ class Server(announcing.Announcing):
         roll.begun[job.key] = job
         if roll.left:
             roll.left -= 1
+        if self._observed is not None:
+            self._observed.started(job)
         effects: list[Effect] = [Reply(job, self._answers.running(job)), Run(job)]
         if roll.left == 0 and not self._career.ending:
             effects.append(Drain())
         return effects
 
     def admit(self) -> tuple[bool, list[Effect]]:
-        """Whether a task may begin that somebody else brought: it counts as one of ours."""
+        """Whether a task of another source may begin: it counts as a request does."""
         roll = self._roll
         if not roll.left:
             return roll.left is None, []
@@ -250,7 +325,7 @@ class Server(announcing.Announcing):
         return self._roll.left != 0 and self._career.takes
 
     def _refill(self) -> list[Effect]:
-        """Slots are free: they are for who waited longest."""
+        """Slots are free: they are for the jobs that waited longest."""
         roll = self._roll
         effects: list[Effect] = []
         while roll.waiting and len(roll.begun) < roll.slots:
@@ -265,18 +340,20 @@ class Server(announcing.Announcing):
         return self._roll.jobs.pop(job.key, None) is not None
 
     def on_unstarted(self, job: Job) -> list[Effect]:
-        """Its slot came to it so late that its engine may have given it to somebody else."""
+        """Its slot came to it so late that its engine may have given it to another worker."""
         if job.key not in self._roll.begun:
             return []
         return [Check(job)]
 
     def on_checked(self, job: Job, row: ledgers.Row | None) -> list[Effect]:
-        """Its row as it is now: run it, if it is ours; what was given back is for all to take."""
+        """Its row as it is now: it runs if it is this worker's, and is left alone otherwise."""
         if job.key not in self._roll.begun:
             return []
         found = row and (row.state, row.epoch, row.holder)
         if found == (ledgers.ROW_CLAIMED, job.epoch, self.identity):
             return [Run(job)]
+        if self._observed is not None:
+            self._observed.returned(job)
         if found == (ledgers.ROW_OPEN, job.epoch, None):
             self.forget(job)
             return [Return(job, fresh=False), *self._refill()]
@@ -287,6 +364,8 @@ class Server(announcing.Announcing):
     # Handing back.
 
     def _hand_back(self, job: Job) -> list[Effect]:
+        if self._observed is not None:
+            self._observed.returned(job)
         if job.ledger:
             return [Release(job)]
         self._leave(job)
@@ -301,6 +380,8 @@ class Server(announcing.Announcing):
         if released:
             self.forget(job)
             return [Return(job, fresh=False)]
+        if self._observed is not None:
+            self._observed.received(job)
         return self._begin(job)
 
     def _hand_back_all(self) -> list[Effect]:
@@ -336,6 +417,8 @@ class Server(announcing.Announcing):
             answer = self._answers.failed(job, outcome.value, outcome)
         job.outcome = outcome
         self._count(outcome)
+        if self._observed is not None:
+            self._observed.ended(job, outcome)
         effects = self._end(job, answer)
         return effects + self._refill() if self._roll.waiting else effects
 
@@ -348,6 +431,8 @@ class Server(announcing.Announcing):
 
     def _end(self, job: Job, answer: env.Envelope, how: str | None = None) -> list[Effect]:
         self.counts[how or answer.body["state"]] += 1
+        if self._observed is not None and how is not None:
+            self._observed.refused(job)
         self._roll.leaving[job.key] = job, answer
         if job.ledger:
             self._roll.ending[job.key] = job, answer
@@ -362,7 +447,7 @@ class Server(announcing.Announcing):
     def on_stored(self, job: Job, fenced: bool = False) -> list[Effect]:
         """The ledger was told that a job ended, or cannot be: now it is answered.
 
-        `fenced`: the row is somebody else's by now.  What ended here is nobody's result.
+        `fenced`: the row is another worker's by now.  What ended here is no result.
         """
         _, answer = self._roll.ending.pop(job.key)
         if fenced:

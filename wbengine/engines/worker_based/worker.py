@@ -1,14 +1,15 @@
-"""A worker: the process on a remote host that runs tasks for whoever asks."""
+"""A worker: the process on a remote host that runs the tasks of engines."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import pools
 from wbengine.concurrency import event_loop
@@ -17,18 +18,21 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.connections import topology
 from wbengine.engines.worker_based.messages import controlling
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side import (
-    attending,
     beating,
     describing,
-    observing,
-    patience,
-    performing,
-    portrait,
+    idle_shutdown,
+    message_handlers,
+    observers,
     reporting,
+    task_runner,
     task_sources,
 )
 from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
+
+if TYPE_CHECKING:
+    from wbengine.engines.worker_based.discovery import snapshots
 
 __all__ = ["Worker", "default_slots"]
 
@@ -37,8 +41,12 @@ LOG = logging.getLogger(__name__)
 #: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
 STOP_TIMEOUT: Final = 5.0
 
+#: Seconds after which a broker that said nothing is taken for gone: by then its consumer, which
+#: speaks to itself when it hears nothing, connects anew.
+SILENCE = 30.0
 
-class Worker(portrait.Portrait):
+
+class Worker:
     """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
 
     `tasks` are task classes, modules, or names of either.  They run in `executor` if one is given,
@@ -87,7 +95,7 @@ class Worker(portrait.Portrait):
         drain_timeout: float | None = None,
         exception_handlers: Iterable[Any] = (),
         sources: Iterable[task_sources.TaskSource] = (),
-        observer: observing.Observer | None = None,
+        observer: observers.Observer | None = None,
         interop: str | None = None,
         ledger: str | None = None,
         name: str | None = None,
@@ -97,7 +105,7 @@ class Worker(portrait.Portrait):
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
         self._sources = task_sources.TaskSources(sources)
-        patience.check(max_tasks, max_idle_time, drain_timeout)
+        idle_shutdown.check(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)
         self._pool, self._slots, self._kind = make_pool(
             executor,
@@ -113,10 +121,10 @@ class Worker(portrait.Portrait):
         self._interop = topology.check_alone(interop, ledger)
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
-        self._patience = patience.Patience(max_idle_time, time.monotonic(), burst=burst)
+        self._idle = idle_shutdown.IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = beating.Beats(self.identity, self._beat)
-        self._server, self._hands = self._make_core(max_tasks, handlers, observer)
+        self._server, self._runner = self._make_core(max_tasks, handlers, observer)
         #: Set when a task source cannot go on.
         self.failed = threading.Event()
         self._attend()
@@ -146,10 +154,10 @@ class Worker(portrait.Portrait):
         self,
         max_tasks: int | None,
         handlers: Iterable[reporting.ExceptionHandler],
-        observer: observing.Observer | None,
-    ) -> tuple[server.Server, performing.Performer]:
+        observer: observers.Observer | None,
+    ) -> tuple[server.Server, task_runner.TaskRunner]:
         self._reports = reporting.Reports(self.identity, handlers)
-        core = observing.server_for(observer)(
+        core = server.Server(
             self.identity,
             self._queues,
             self._offered,
@@ -157,8 +165,9 @@ class Worker(portrait.Portrait):
             max_tasks=max_tasks,
             birth=time.time(),
             plain=self._interop is not None,
+            observer=observer,
         )
-        hands = performing.Performer(
+        runner = task_runner.TaskRunner(
             core,
             self._proxy,
             self._pool,
@@ -167,7 +176,7 @@ class Worker(portrait.Portrait):
             self._beats,
             on_drain=self._stop_taking,
         )
-        return core, hands
+        return core, runner
 
     def _attend(self) -> None:
         orders = {
@@ -176,21 +185,21 @@ class Worker(portrait.Portrait):
             controlling.DRAIN: self.stop,
             controlling.STOP: self.halt,
         }
-        attention = attending.Attention(self._hands, self._beats, orders)
-        self._proxy.dispatcher.type_handlers.update(attention.handlers())
+        handlers = message_handlers.MessageHandlers(self._runner, self._beats, orders)
+        self._proxy.dispatcher.type_handlers.update(handlers.handlers())
         self._sources.attach(
             task_sources.WorkerContext(
                 self.identity,
                 self._pool,
                 self._loop,
                 self._slots,
-                self._hands.admit,
+                self._runner.admit,
                 self._stop_taking,
                 self.failed.set,
                 self._reports,
             )
         )
-        self._server.besides = lambda: self._sources.current
+        self._server.heartbeat.besides = lambda: self._sources.current
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
         if self._sources and not self._topics:  # it meets nobody, at a place of its own
@@ -199,7 +208,7 @@ class Worker(portrait.Portrait):
             self.identity,
             self._exchange,
             None,
-            None if self._patience.most is None else self._on_wait,
+            None if self._idle.most is None else self._on_wait,
             *broker,
             bindings=(env.ALL_WORKERS,),
             interop=self._interop,
@@ -233,15 +242,15 @@ class Worker(portrait.Portrait):
         finally:
             self._draining.set()
             self._done.set()
-            self._hands.close()
+            self._runner.close()
             self._sources.close()
             self._beats.stop()
             self._pool.stop(wait=not self.gave_up.is_set(), kill=self.gave_up.is_set())
             if self._loop is not None:
                 self._loop.stop()
             ending.join()
-            if self._hands.ledger is not None:
-                self._hands.ledger.close()
+            if self._runner.ledger is not None:
+                self._runner.ledger.close()
 
     def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
         """What opens the ledger; whether that makes sense is known before."""
@@ -252,7 +261,7 @@ class Worker(portrait.Portrait):
             target = self._proxy.target
             found = ledgers.choose(place, target, "worker", result_ttl=kept)
             ledgers.fuse(found, target, self.identity)
-            self._hands.ledger = self._beats.ledger = found
+            self._runner.ledger = self._beats.ledger = found
             self._server.ledger = found.digest if found is not None else None
 
         return open_ledger
@@ -359,18 +368,18 @@ class Worker(portrait.Portrait):
     def _wait_idle(self) -> bool:
         def idle(until: float) -> bool:
             left = max(0.0, until - time.monotonic())
-            return self._hands.wait_idle(left) and self._sources.wait_idle(until)
+            return self._runner.wait_idle(left) and self._sources.wait_idle(until)
 
-        return patience.wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
+        return idle_shutdown.wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
 
     def _give_up(self) -> list[server.Job]:
         """Engines are told first: what tasks make of it is not told any more."""
-        with self._hands.lock:
+        with self._runner.lock:
             jobs = self._server.begun
         self._die()
         self._reports.tell()  # the process may end at any moment
         for job in jobs:
-            self._hands.cancel(job)
+            self._runner.cancel(job)
         self._sources.give_up()
         return jobs
 
@@ -379,12 +388,12 @@ class Worker(portrait.Portrait):
 
     def _tell(self, change: Callable[[float], list[server.Effect]]) -> None:
         """Change the server's life, and let others know."""
-        with self._hands.lock:
+        with self._runner.lock:
             effects = change(self._beats.period)
-        self._hands.apply(self._fit(effects))
+        self._runner.apply(self._fit(effects))
 
     def _introduce(self) -> None:
-        self._tell(functools.partial(self._server.announce, [env.ALL_ENGINES], env.READY))
+        self._tell(functools.partial(self._server.heartbeat.introduce, env.ALL_ENGINES))
 
     def _fit(self, effects: list[server.Effect]) -> list[server.Effect]:
         """TaskFlow's engines ask; nobody listens to what they did not ask for."""
@@ -396,23 +405,137 @@ class Worker(portrait.Portrait):
             if not (isinstance(effect, server.Reply) and effect.job is None)
         ]
 
+    # What is shown of it; from any thread.
+
+    @property
+    def banner(self) -> str:
+        """Who this is, where it listens, and what it does, for people."""
+        return describing.banner(
+            self.identity,
+            self._proxy.connection_details["uri"],
+            self._exchange,
+            self._topics,
+            list(self._offered),
+            f"{self._slots} {self._kind}",
+            self._sources.description,
+        )
+
+    @property
+    def queues(self) -> dict[str, str]:
+        """The queue of each topic."""
+        return dict(self._queues)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many tasks ended (by state) and how many messages were not run (by reason)."""
+        with self._runner.lock:
+            return dict(self._server.counts)
+
+    @property
+    def folded(self) -> int:
+        """How many tasks ended before anybody was told that they run: one message less each."""
+        return self._runner.folded
+
+    @property
+    def life(self) -> lives.Life:
+        """What it tells of itself."""
+        with self._runner.lock:
+            return self._server.life
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether tasks run in the thread that called `run`."""
+        return isinstance(self._pool, pools.SoloPool)
+
+    @property
+    def system(self) -> str:
+        """What carries its messages, such as `rabbitmq`."""
+        return self._proxy.target.system
+
+    @property
+    def heard(self) -> float:
+        """When it last heard its broker, on the monotonic clock; never, while it is not connected.
+
+        One that can be reached says something every 10 seconds or so, if only what the worker sends
+        to itself.  Brokers in this process, and folders, are always heard.
+        """
+        return self._proxy.heard
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it takes no requests now; None: it does."""
+        if self._draining.is_set():
+            return "it ends"
+        if self._server.suspended:
+            return "it is suspended"
+        silence = time.monotonic() - self.heard
+        if math.isinf(silence):
+            return "it is not connected to its broker"
+        if silence > SILENCE:
+            return f"its broker has been silent for {silence:.0f} s"
+        return (
+            None if self._sources.wait_ready(0) else "it is not connected to the broker of Celery"
+        )
+
+    @property
+    def snapshot(self) -> snapshots.WorkerSnapshot:
+        """What engines know of it, and when it heard its broker last."""
+        from wbengine.engines.worker_based.discovery import snapshots
+
+        now = time.monotonic()
+        with self._runner.lock:
+            life, running = self._server.life, self._server.running + self._sources.running
+        return snapshots.WorkerSnapshot(
+            self.identity,
+            tuple(self._topics),
+            tuple(self._queues.values()),
+            tuple(self._offered),
+            self._slots,
+            min(self._slots, running),
+            max(0.0, time.time() - (now - self.heard)),
+            life,
+        )
+
+    def responds(self, within: float) -> bool:
+        """Whether it is able to do anything: False where its lock is kept for `within` s."""
+        if not self._runner.lock.acquire(timeout=within):
+            return False
+        self._runner.lock.release()
+        return True
+
+    def observe_tasks(self, observer: reporting.TaskObserver) -> None:
+        """Tell `observer` of the tasks that other sources bring, from now on."""
+        self._reports.observers = (*self._reports.observers, observer)
+
+    def preload(self, modules: Iterable[str]) -> None:
+        """Have children, if tasks run there, import these too before their first one; to be called
+        before `run`."""
+        if isinstance(self._pool, pools.ProcessPool):
+            self._pool.preload(modules)
+
+    def tell_turns(self, turned: Callable[[float], object]) -> None:
+        """Have `turned(heard)` called in each turn of the loop that takes what comes, at least once
+        a second while it is connected, in its thread.
+        """
+        self._proxy.turned = turned
+
     # From time to time.
 
     def _on_wait(self) -> None:
         now = time.monotonic()
-        self._patience.since = max(self._patience.since, self._hands.taken, self._sources.taken)
-        busy = self._hands.busy or self._server.suspended or self._sources.busy
-        if self._patience.is_over(now, busy) and not self._draining.is_set():
-            LOG.info("nothing to do for %.1f s", self._patience.idle(now))
+        self._idle.since = max(self._idle.since, self._runner.taken, self._sources.taken)
+        busy = self._runner.busy or self._server.suspended or self._sources.busy
+        if self._idle.is_over(now, busy) and not self._draining.is_set():
+            LOG.info("nothing to do for %.1f s", self._idle.idle(now))
             self.stop()
 
     def _beat(self, now: float) -> None:
         self._reports.tell()  # what no broker was told of
         if self._interop or not self._proxy.is_running:
             return
-        with self._hands.lock:
-            effects = self._server.beat(self._beats.period)
+        with self._runner.lock:
+            effects = self._server.heartbeat.beat(self._beats.period)
             holding = self._server.holding
-        self._hands.apply(effects)
+        self._runner.apply(effects)
         if holding:
             self._beats.renew(now)

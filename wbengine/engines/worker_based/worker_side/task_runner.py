@@ -1,4 +1,4 @@
-"""What a worker's `Server` asks for, done: on the broker, in the ledger, and in the pool."""
+"""Performs the effects of a worker's `Server`: on the broker, in the ledger, and in the pool."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import beating, doubts, reporting
+from wbengine.engines.worker_based.worker_side import beating, reporting
 from wbengine.engines.worker_based.worker_side.slots import Pool
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
-__all__ = ["CANCEL_GRACE", "Performer"]
+__all__ = ["CANCEL_GRACE", "LEDGER_PAUSE", "TaskRunner"]
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds that a cancelled task has to end by itself where it can be killed.
 CANCEL_GRACE: Final = 10.0
 
+#: Seconds before a request goes back to its queue whose ledger could not be asked.
+LEDGER_PAUSE: Final = 0.5
 
-class Performer:
-    """The hands of one `Server`, which it locks; any thread may use it.
+
+class TaskRunner:
+    """Runs the tasks of one `Server`, which it locks; any thread may use it.
 
     `on_drain()` is called when the worker should end.
     """
@@ -49,7 +52,7 @@ class Performer:
         beats: beating.Beats,
         on_drain: Callable[[], None],
     ) -> None:
-        self.core = core
+        self.server = core
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
@@ -65,7 +68,6 @@ class Performer:
         self._answering, self._storing, self._ending = (
             _Answering(self), _Storing(self), _Ending(self),
         )  # fmt: skip
-        self._doubts = doubts.Doubts(self, wire, beats, self._closed)
         self._unacked = 0
         self._reporting = 0
         #: How many RUNNING answers were left out, because the end was told with the same breath.
@@ -81,7 +83,7 @@ class Performer:
             self._beats.obey(request)
         with self.lock:
             self._unacked += 1
-            effects = self.core.on_request(
+            effects = self.server.on_request(
                 request, message, time.time(), claimed=getattr(message, "claim", None) is not None
             )
         self.apply(effects)
@@ -89,12 +91,12 @@ class Performer:
     @property
     def busy(self) -> bool:
         """Whether anything runs, or is not acknowledged yet, or not reported."""
-        return bool(self.core.running or self._unacked or self._reporting)
+        return bool(self.server.running or self._unacked or self._reporting)
 
     def admit(self) -> bool:
         """Whether one more task may begin that no request asked for; if so, it is counted."""
         with self.lock:
-            admitted, effects = self.core.admit()
+            admitted, effects = self.server.admit()
         self.apply(effects)
         return admitted
 
@@ -105,7 +107,7 @@ class Performer:
             return not self.busy
 
     def close(self) -> None:
-        """Nobody waits for anything any more."""
+        """End all waits."""
         self._closed.set()
         self._reports.tell()
         with self.lock:
@@ -127,9 +129,9 @@ class Performer:
                 case server.Cancel(job):
                     self.cancel(job)
                 case server.Check(job):
-                    self._doubts.check(job)
+                    self._check(job)
                 case server.Release(job):
-                    self._doubts.release(job)
+                    self._release(job)
                 case server.Return(job):
                     self._proxy.give_back(job.receipt, self.returned)
                 case server.Drain():
@@ -147,22 +149,60 @@ class Performer:
         claim: ledgers.Claim | None = getattr(job.receipt, "claim", None)
         if claim is None:
             try:
-                # After a long rest its last beat is old: who looks at the row would take it for
-                # dead.
+                # After a long rest its last beat is old: an engine that looks at the row would
+                # take it for dead.
                 if now >= self._beats.due:
                     self._beats.renew(now)
-                claim = self.ledger.claim(job.id, job.epoch, self.core.identity)
+                claim = self.ledger.claim(job.id, job.epoch, self.server.identity)
             except exc.LedgerFailure as error:
                 LOG.warning("request %s cannot be claimed: %s", job.id, error)
-                self._doubts.let_go(job)
+                self._requeue(job)
                 return
             except Exception:
                 LOG.exception("failed to claim request %s", job.id)
-                self._doubts.let_go(job)
+                self._requeue(job)
                 return
         crashpoint("worker.after-claim")
         with self.lock:
-            effects = self.core.on_claim(job, claim)
+            effects = self.server.on_claim(job, claim)
+        self.apply(effects)
+
+    def _requeue(self, job: server.Job) -> None:
+        """A request could not be claimed: it goes back for another worker to try."""
+        with self.lock:
+            self.server.forget(job)
+        # Whatever ails the ledger, asking it again at once would only burn the processor.
+        self._closed.wait(LEDGER_PAUSE)
+        self._proxy.requeue(job.receipt, self.returned)
+
+    def _check(self, job: server.Job) -> None:
+        """Whether its row is still this worker's; its slot waits for a ledger that is away."""
+        assert self.ledger is not None
+        while True:
+            job.fresh = time.monotonic() + self._beats.period
+            try:
+                row = self.ledger.state(job.id)
+                break
+            except exc.LedgerFailure as error:
+                LOG.warning("request %s waits for its ledger: %s", job.id, error)
+                if self._closed.wait(LEDGER_PAUSE):
+                    return
+        with self.lock:
+            effects = self.server.on_checked(job, row)
+        self.apply(effects)
+
+    def _release(self, job: server.Job) -> None:
+        """Let go of its row, as if it was never claimed; never waits for a ledger that is away."""
+        assert self.ledger is not None
+        released = False
+        try:
+            released = self.ledger.release(job.id, job.epoch, self.server.identity)
+        except exc.LedgerFailure as error:
+            LOG.warning("request %s cannot be given back: %s", job.id, error)
+        if not released:
+            job.fresh = -math.inf  # another worker may have it: its slot asks before it runs it
+        with self.lock:
+            effects = self.server.on_released(job, released)
         self.apply(effects)
 
     def _finish(self, job: server.Job, answer: env.Envelope) -> None:
@@ -182,7 +222,7 @@ class Performer:
         assert self.ledger is not None
         crashpoint("worker.before-finish")
         told = self.ledger.finish_many(
-            self.core.identity,
+            self.server.identity,
             [(p.matter.id, p.matter.epoch, env.freeze(p.envelope)) for p in parcels],
         )
         crashpoint("worker.after-finish")
@@ -193,7 +233,7 @@ class Performer:
             if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
                 LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
-                effects = self.core.on_stored(job, parcel.withdrawn)
+                effects = self.server.on_stored(job, parcel.withdrawn)
             self.apply(e for e in effects if not (isinstance(e, server.Reply) and e.terminal))
 
     def end(
@@ -218,7 +258,7 @@ class Performer:
                 if count < 0:
                     _tell_fenced(job)
                 with self.lock:
-                    effects = self.core.on_told(job, count < 0)
+                    effects = self.server.on_told(job, count < 0)
                 self.apply(effects)
         finally:
             if order is not None:  # before it may seem that there is nothing to do any more
@@ -226,15 +266,15 @@ class Performer:
         return (True for _ in jobs)
 
     def _is_fenced(self, job: server.Job) -> bool:
-        """Why a row took no result: it is somebody else's, or is not there any more.
+        """Whether a row took no result because it is another worker's, or is done.
 
-        Whoever removed it has no use for the answer; if it was lost, its engine may wait for that.
+        If it was removed, the answer is of no use; if it was lost, its engine may wait for it.
         """
         assert self.ledger is not None
         try:
             row = self.ledger.state(job.id)
         except exc.LedgerFailure:
-            return False  # nobody knows, and the engine does
+            return False  # the engine knows
         if row is None or (row.epoch == job.epoch and row.state == ledgers.ROW_DONE):
             return False
         _tell_fenced(job)
@@ -262,7 +302,7 @@ class Performer:
                 job.name,
                 lazily=True,
             )
-        except Exception as error:  # a given executor may be shut down by whoever gave it
+        except Exception as error:  # a given executor may be shut down
             self._ran(job, ft.Failure.from_exception(error))
         if job.cancelled:  # meanwhile
             self.cancel(job)
@@ -274,21 +314,21 @@ class Performer:
 
     def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
         with self.lock:
-            effects = self.core.on_event(job, event_type, details)
+            effects = self.server.on_event(job, event_type, details)
         self.apply(effects)
 
     def _ran(self, job: server.Job, value: Any) -> None:
         if value is endpoint.Turn.MISSED:
             with self.lock:
-                effects = self.core.on_unstarted(job)
+                effects = self.server.on_unstarted(job)
             self.apply(effects)
             return
         if isinstance(value, invocation.Outcome):
             outcome = value
-        else:  # nobody was left who could say when, such as a child that died
+        else:  # such as of a child that died
             outcome = invocation.Outcome(value, started=job.began, ended=time.time())
         with self.lock:
-            effects = self.core.on_finished(job, outcome)
+            effects = self.server.on_finished(job, outcome)
             # It may have failed at being sent, and may have been given up before.
             ended, job.outcome = job.outcome, None
             failed = ended is not None and ended.failed
@@ -297,7 +337,7 @@ class Performer:
             self._reports.ended(job, ended)
         self.apply(effects)
         if ended is not None and failed:
-            self._pool.call_others()  # whoever is told may take his time
+            self._pool.call_others()  # handlers may take their time
             self._reports.ended(job, ended)
             with self.lock:
                 self._reporting -= 1
@@ -317,7 +357,7 @@ class Performer:
             and job.ours
             and env.WBE_ASK not in envelope.headers
         ):
-            # Nobody is in a hurry to hear that it runs, and it may have ended before.
+            # It is not urgent to hear that it runs, and it may have ended before.
             job.running = Parcel(envelope)
             self._proxy.send_unhurried(job.running)
         else:
@@ -334,13 +374,13 @@ class Performer:
         here = parcel.errand is self._ending and self._pool.settles
         if here and soon:
             self._proxy.send_soon(parcel)
-        elif here or not self.core.running:
+        elif here or not self.server.running:
             self._proxy.send_now(parcel)
         else:
             self._proxy.send(parcel)  # perhaps together with those of others
 
     def _withdraw_running(self, job: server.Job) -> None:
-        """Nobody needs to hear any more that it runs, from which follows what is told now."""
+        """That it runs need not be told any more: it follows from what is told now."""
         running, job.running = job.running, None
         if running is not None and not running.sent:
             running.withdrawn = True
@@ -371,7 +411,7 @@ class Performer:
     def _forget(self, jobs: Sequence[server.Job]) -> None:
         with self.lock:
             for job in jobs:
-                self.core.on_answered(job)
+                self.server.on_answered(job)
             self._settled(len(jobs))
         if self._reports.untold:
             self._reports.tell()
@@ -391,19 +431,19 @@ class Performer:
 
 
 class _Answering(Errand):
-    """Sees to it that who was answered is acknowledged."""
+    """Sees to it that a request that was answered is acknowledged."""
 
-    def __init__(self, hands: Performer) -> None:
-        self._hands = hands
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
 
     def prepare(self, parcels: Sequence[Parcel]) -> None:
-        self._hands.ended([parcel.matter for parcel in parcels])
+        self._runner.ended([parcel.matter for parcel in parcels])
 
     def sent(self, parcels: Sequence[Parcel]) -> None:
-        self._hands.answered([parcel.matter for parcel in parcels])
+        self._runner.answered([parcel.matter for parcel in parcels])
 
     def failed(self, parcel: Parcel, error: BaseException) -> None:
-        self._hands.answered((parcel.matter,))
+        self._runner.answered((parcel.matter,))
 
 
 class _Storing(_Answering):
@@ -411,7 +451,7 @@ class _Storing(_Answering):
 
     def prepare(self, parcels: Sequence[Parcel]) -> None:
         super().prepare(parcels)
-        self._hands.store(parcels)
+        self._runner.store(parcels)
 
 
 class _Ending(_Answering):
@@ -425,10 +465,10 @@ class _Ending(_Answering):
     def write(
         self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
     ) -> Iterable[bool]:
-        return self._hands.end(channel, parcels, messages)
+        return self._runner.end(channel, parcels, messages)
 
     def sent(self, parcels: Sequence[Parcel]) -> None:
-        self._hands.done([parcel.matter for parcel in parcels])
+        self._runner.done([parcel.matter for parcel in parcels])
 
 
 def _tell_fenced(job: server.Job) -> None:

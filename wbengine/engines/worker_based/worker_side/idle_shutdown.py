@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["BURST", "GAP", "Patience", "check", "wait_idle"]
+__all__ = ["BURST", "GAP", "IdleShutdown", "check", "wait_idle"]
 
 #: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
 BURST: Final = 2.0
@@ -16,11 +16,11 @@ BURST: Final = 2.0
 #: or this process was stopped.
 GAP: Final = 3.0
 
-#: Seconds after which who waits for the end of what runs looks whether he may wait so long.
+#: Seconds after which a wait for the end of what runs looks whether it may last so long.
 _LOOK: Final = 0.25
 
 
-class Patience:
+class IdleShutdown:
     """Whether nothing was to be done for `most` seconds; None: it may be so for ever, or with
     `burst` for a moment.
 
@@ -29,7 +29,7 @@ class Patience:
 
     def __init__(self, most: float | None, now: float, *, burst: bool = False) -> None:
         self.most = BURST if burst and most is None else most
-        #: When something was to be done; whoever knows of something sets it.
+        #: When something was to be done last; set from outside.
         self.since = now
         self._looked = now
 

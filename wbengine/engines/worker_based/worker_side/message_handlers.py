@@ -10,33 +10,33 @@ from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import asking, cancelling, controlling
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import beating, performing
+from wbengine.engines.worker_based.worker_side import beating, task_runner
 
-__all__ = ["Attention"]
+__all__ = ["MessageHandlers"]
 
 LOG = logging.getLogger(__name__)
 
 
-class Attention:
-    """Hands on to a server what comes for it, and obeys `orders`, by what is asked for."""
+class MessageHandlers:
+    """Hand messages on to a server, and obey `orders`, by their names."""
 
     def __init__(
         self,
-        hands: performing.Performer,
+        runner: task_runner.TaskRunner,
         beats: beating.Beats,
         orders: Mapping[str, Callable[[], None]],
     ) -> None:
-        self._hands = hands
-        self._server = hands.core
+        self._runner = runner
+        self._server = runner.server
         self._beats = beats
         self._orders = orders
 
     def handlers(self) -> dict[str, dispatcher.Handler]:
-        """Who is called for messages of which type."""
+        """The handler of each type of message."""
         made = dispatcher.Handler
         return {
             pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: made(self._hands.take, pr.Request.validate, owns_ack=True),
+            pr.REQUEST: made(self._runner.take, pr.Request.validate, owns_ack=True),
             asking.ASK: made(self._on_ask, asking.validate),
             cancelling.CANCEL: made(self._on_cancel, cancelling.validate),
             controlling.CONTROL: made(self._on_control, controlling.validate),
@@ -45,21 +45,21 @@ class Attention:
     def _on_notify(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
         self._beats.obey(question)
-        with self._hands.lock:
+        with self._runner.lock:
             effects = self._server.on_notify(question, self._beats.period)
-        self._hands.apply(effects)
+        self._runner.apply(effects)
 
     def _on_ask(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
         in_person = env.WBE_ASK in question.headers
-        with self._hands.lock:
+        with self._runner.lock:
             effects = self._server.on_ask(asking.read(data), question.reply_to, in_person)
-        self._hands.apply(effects)
+        self._runner.apply(effects)
 
     def _on_cancel(self, data: Any, message: Any) -> None:
-        with self._hands.lock:
+        with self._runner.lock:
             effects = self._server.on_cancel(cancelling.read(data))
-        self._hands.apply(effects)
+        self._runner.apply(effects)
 
     def _on_control(self, data: Any, message: Any) -> None:
         what = controlling.read(data)

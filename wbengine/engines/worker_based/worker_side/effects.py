@@ -1,6 +1,6 @@
-"""What a `Server` asks of whoever has sockets, a ledger and a pool.
+"""What a `Server` asks of its owner, who has sockets, a ledger and a pool.
 
-Nobody changes them; to have Python see to that would take longer than what is done about them.
+They are never changed; frozen dataclasses would take longer to make than to perform.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Finish:
 
 @dataclass(slots=True)
 class Release:
-    """Let go of the job's row, as if nobody had claimed it, and report to `on_released`."""
+    """Let go of the job's row, as if it had never been claimed, and report to `on_released`."""
 
     job: Job
 

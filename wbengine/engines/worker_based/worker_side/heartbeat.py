@@ -1,0 +1,109 @@
+"""What a worker tells of itself: who it is, what it offers, how busy it is, and how it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from wbengine import __version__
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import life as lives
+from wbengine.engines.worker_based.worker_side.effects import Effect, Reply
+from wbengine.engines.worker_based.worker_side.jobs import Jobs
+
+__all__ = ["Heartbeat"]
+
+
+class Heartbeat:
+    """One worker process, on the topics that it serves, which `queues` maps to their queues.
+
+    `career` is its life so far, `roll` its jobs.  `plain`: it tells of its topic and its tasks, as
+    TaskFlow's do, and of nothing else.  (The next question may reach another worker of that topic:
+    engines could not count on beats.)
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        queues: Mapping[str, str],
+        names: Sequence[str],
+        career: lives.Career,
+        roll: Jobs,
+        plain: bool = False,
+    ) -> None:
+        self._identity = identity
+        self._queues = dict(queues)
+        self._names = names
+        self._career = career
+        self._roll = roll
+        self._plain = plain
+        #: Digest of the ledger that it shares with its engines.
+        self.ledger: str | None = None
+        #: What runs besides requests: ids, names, and when each was begun.
+        self.besides: Callable[[], Iterable[tuple[str, str, float]]] = tuple
+
+    @property
+    def life(self) -> lives.Life:
+        rows = [(job.id, job.name, job.began) for job in self._roll.begun.values()]
+        rows += self.besides()
+        return self._career.life(
+            ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
+        )
+
+    def introduce(self, listener: str, period: float | None) -> list[Effect]:
+        """Tell an engine (by its routing key) what is offered, as it asked, or all engines."""
+        if self._plain and not self._career.takes:
+            return []  # an empty list would be taken for what all of the topic offer
+        self._career.serving = True
+        state = env.BEAT if self._career.ending else env.READY
+        return self.tell([listener], state, period)
+
+    def beat(self, period: float) -> list[Effect]:
+        """Tell the engines whose requests run here that they still do."""
+        engines = dict.fromkeys(job.reply_to for job in self._roll.jobs.values() if job.ours)
+        return self.tell(engines, env.BEAT, period)
+
+    def tell(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
+        """A message for each listener (by its routing key) and topic."""
+        ids: dict[str, list[str]] = {}
+        for job in dict.fromkeys(self._roll.held()):
+            ids.setdefault(job.reply_to, []).append(job.id)
+        headers = self._headers(state, period)
+        return [
+            Reply(None, self._notice(to, topic, state, headers, ids.get(to, [])))
+            for to in listeners
+            for topic in self._queues
+        ]
+
+    def _headers(self, state: str, period: float | None) -> dict[str, Any]:
+        running, slots = len(self._roll.jobs), self._roll.slots
+        # Slots are free for no engine while nothing is taken.
+        running = min(running, slots) if self._career.takes else slots
+        headers: dict[str, Any] = {
+            env.WBE_VERSION: env.VERSION,
+            env.WBE_WORKER: self._identity,
+            env.WBE_STATE: state,
+            env.WBE_SLOTS: slots,
+            env.WBE_RUNNING: running,
+            env.WBE_LIFE: self.life.to_header(),
+        }
+        if state == env.READY:
+            headers[env.WBE_SOFTWARE] = __version__
+            if self.ledger is not None:
+                headers[env.WBE_LEDGER] = self.ledger
+        if period is not None:
+            headers[env.WBE_PERIOD] = period
+        return headers
+
+    def _notice(
+        self, listener: str, topic: str, state: str, headers: Mapping[str, Any], ids: list[str]
+    ) -> env.Envelope:
+        """`ids` are the listener's requests that this worker has, or did not answer yet."""
+        body = {"topic": topic, "tasks": list(self._names) if state == env.READY else []}
+        if self._plain:
+            return env.Envelope(pr.NOTIFY, body, routing_key=listener)
+        more: dict[str, Any] = {**headers, env.WBE_QUEUE: self._queues[topic]}
+        if listener != env.ALL_ENGINES:
+            more[env.WBE_IDS] = ids
+        return env.Envelope(pr.NOTIFY, body, routing_key=listener, headers=more)
