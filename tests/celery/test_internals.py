@@ -45,14 +45,11 @@ class Recorder:
     def __init__(self) -> None:
         self.deliveries: list[internals.HostedRequest] = []
 
-    def start(self, app: celery.Celery, slots: int) -> None:
-        """Nothing is to be made."""
-
     def submit(self, delivery: internals.HostedRequest) -> Recorder:
         self.deliveries.append(delivery)
         return self
 
-    def stop(self) -> None:
+    def stop_jobs(self) -> None:
         """Nothing runs."""
 
 
@@ -63,7 +60,7 @@ def same(x: Any) -> Any:
 @pytest.fixture
 def pool() -> Any:
     class Pool(internals.HostedPool):
-        runner = Recorder()
+        host = Recorder()
 
     return Pool(2, semaphore=LaxBoundedSemaphore(1))
 
@@ -79,7 +76,7 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
     made = cls(message, app=app, task=task, body=message.body, decoded=False)
     made.execute_using_pool(pool)
-    (delivery,) = pool.runner.deliveries
+    (delivery,) = pool.host.deliveries
     assert delivery is made
     assert (delivery.id, delivery.limit) == ("i", limits.TimeLimit(5, 9))
     assert [delivery.fields[name] for name in ("task", "retries", "color")] == ["t", 2, "red"]
@@ -109,7 +106,7 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> No
         on_ack=acknowledge, on_reject=acknowledge,
     )  # fmt: skip
     made.execute_using_pool(pool)
-    (delivery,) = pool.runner.deliveries
+    (delivery,) = pool.host.deliveries
     delivery.accept()
 
     def settle() -> None:

@@ -28,7 +28,7 @@ from celery.worker.consumer import Consumer
 from wbengine.concurrency import limits
 
 if TYPE_CHECKING:
-    from wbengine.interop.celery.runner import Runner
+    from wbengine.interop.celery.worker import CeleryWorker
 
 __all__ = [
     "HostedConsumer", "HostedPool", "HostedRequest", "Loop", "change_queues", "flush", "is_busy",
@@ -66,7 +66,7 @@ _HEADERS: Final[Mapping[str, tuple[Callable[[Any], Any], str]]] = {
 
 
 class HostedPool(base.BasePool):  # type: ignore[misc]
-    """Where Celery's worker runs tasks: a subclass knows the `runner` that does the work.
+    """Where Celery's worker runs tasks: a subclass knows the `host` that does the work.
 
     Pools may be named in the settings, but what one is asked to do is not described.  With
     `uses_semaphore` Celery hands out as many jobs as there are slots, and looks whether each was
@@ -75,10 +75,7 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
 
     uses_semaphore = True
     signal_safe = False
-    runner: ClassVar[Runner]
-
-    def on_start(self) -> None:
-        self.runner.start(self.app, self.limit)
+    host: ClassVar[CeleryWorker]
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Each time that the worker has a connection, in the thread of its loop."""
@@ -99,13 +96,13 @@ class HostedPool(base.BasePool):  # type: ignore[misc]
         made: HostedRequest = options["accept_callback"].__self__
         made.limit = limits.TimeLimit(soft_timeout or None, timeout or None)
         made.trace = functools.partial(target, *args, **(kwargs or {}))
-        return self.runner.submit(made)
+        return self.host.submit(made)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
         """The job itself is told, as what `on_apply` returned."""
 
     def on_stop(self) -> None:
-        self.runner.stop()
+        self.host.stop_jobs()
 
     on_terminate = on_stop
 

@@ -11,11 +11,13 @@ import argparse
 import datetime as dt
 import inspect
 import logging
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -29,7 +31,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import task_sources
-from wbengine.interop.celery import claims, dispatcher, internals, request, results, runner
+from wbengine.interop.celery import claims, dispatcher, internals, jobs, request, results
 from wbengine.transports import reasons
 from wbengine.transports import target as transports
 
@@ -87,9 +89,15 @@ class CeleryWorker:
         self._telling = telling
         self._ready = threading.Event()
         self._closing = False
+        #: Nothing is to begin: what comes goes back.
+        self._suspended = False
+        self._changed = threading.Condition()
+        self._jobs: set[jobs.Job] = set()
+        #: When the last job came, on the monotonic clock.
+        self.taken = -math.inf
         self._thread: threading.Thread | None = None
-        self._context: task_sources.WorkerContext
-        self._runner: runner.Runner
+        self._threads: futures.ThreadPoolExecutor
+        self._host: jobs.Host
         self._worker: Any
 
     def __str__(self) -> str:
@@ -103,16 +111,15 @@ class CeleryWorker:
     # For its worker.
 
     def attach(self, context: task_sources.WorkerContext) -> None:
-        self._context = context
         if isinstance(context.pool, pools.ProcessPool):
             known = self._tasks.values()
             context.pool.preload({request.__name__, *endpoints.modules(known)})
         driver = str(self._app.connection_for_read().transport.driver_type)
         system = "rabbitmq" if driver == "amqp" else driver
-        self._runner = runner.Runner(context, self._claims, system)
+        self._host = jobs.Host(context, self._claims, system)
         self._app.Task.Request = internals.HostedRequest  # of all tasks, Celery's own as well
         for name, endpoint in self._tasks.items():
-            _register(self._app, name, endpoint, self._runner, late=self._claims is not None)
+            _register(self._app, name, endpoint, self._host)
         signals.before_task_publish.connect(_add_trace_headers)
 
     def start(self) -> None:
@@ -128,11 +135,13 @@ class CeleryWorker:
                 f"the broker of Celery at {self.shown} cannot be reached: {reasons.explain(error)}"
             ) from error
         if self._claims is not None:
-            self._claims.open(self._context.identity)
+            self._claims.open(self._host.context.identity)
         internals.prepare(self._app, self.node)
+        slots = self._host.context.slots
+        self._threads = futures.ThreadPoolExecutor(slots, "wbengine-celery", self._app.set_current)
 
         class Pool(internals.HostedPool):
-            runner = self._runner
+            host = self
 
         self._worker = self._app.WorkController(
             app=self._app,
@@ -140,7 +149,7 @@ class CeleryWorker:
             pool=Pool,
             consumer_cls=internals.HostedConsumer,
             queues=self._queues,
-            concurrency=self._context.slots,
+            concurrency=slots,
             task_events=self._telling or None,
             ready_callback=self._on_ready,
         )
@@ -154,14 +163,14 @@ class CeleryWorker:
             return
         if self._worker.exitcode:
             LOG.error("Celery's worker gave up (its error is above): this worker ends, and fails")
-            self._context.fail()
+            self._host.context.fail()
         else:  # a monitor told it to end
             LOG.info("Celery's worker ended")
-        self._context.stop()
+        self._host.context.stop()
 
     def _on_ready(self, consumer: object) -> None:
         self._ready.set()
-        if self._runner.closed:  # since before
+        if self._suspended:  # since before
             self._consume(False)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
@@ -177,26 +186,26 @@ class CeleryWorker:
 
     @property
     def busy(self) -> bool:
-        return self._runner.busy or internals.is_busy() or not self._ready.is_set()
+        return bool(self._jobs) or internals.is_busy() or not self._ready.is_set()
 
     @property
     def running(self) -> int:
-        return len(self._runner.running)
+        return len(self._running())
 
     @property
     def current(self) -> list[tuple[str, str, float]]:
-        return [(job.id, job.name, job.started or 0.0) for job in self._runner.running]
+        return [(job.id, job.name, job.started or 0.0) for job in self._running()]
 
-    @property
-    def taken(self) -> float:
-        return self._runner.taken
+    def _running(self) -> list[jobs.Job]:
+        with self._changed:
+            return [job for job in self._jobs if job.started is not None]
 
     def suspend(self) -> None:
-        self._runner.closed = True
+        self._suspended = True
         self._consume(False)
 
     def resume(self) -> None:
-        self._runner.closed = False
+        self._suspended = False
         self._consume(True)
 
     def drain(self) -> None:
@@ -207,14 +216,17 @@ class CeleryWorker:
             internals.change_queues(self._worker, self._queues, wanted)
 
     def give_up(self) -> None:
-        self._runner.give_up()
+        self._suspended = True
+        for job in self._running():
+            job.give_up()
 
     def wait_idle(self, timeout: float | None = None) -> bool:
-        return self._runner.wait_idle(timeout)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs, timeout)
 
     def close(self, timeout: float = 5.0) -> None:
         until = time.monotonic() + timeout
-        self._closing = self._runner.closed = True
+        self._closing = self._suspended = True
         if self._thread is not None and self._thread.is_alive():
             if self._ready.is_set():
                 internals.flush(self._worker, timeout / 2)
@@ -222,6 +234,44 @@ class CeleryWorker:
             self._thread.join(max(0.0, until - time.monotonic()))
         if self._claims is not None:
             self._claims.close()
+
+    # For the pool of Celery's worker.
+
+    def submit(self, delivery: internals.HostedRequest) -> jobs.Job:
+        """Run a task; called in the thread of Celery's loop, with one of its slots.
+
+        The job's `terminate` is called when it is revoked as it runs.
+        """
+        job = jobs.Job(delivery, self._host)
+        self._take(job)
+        return job
+
+    def _take(self, job: jobs.Job) -> None:
+        self.taken = time.monotonic()
+        with self._changed:
+            self._jobs.add(job)
+        self._threads.submit(self._serve, job)
+
+    def _serve(self, job: jobs.Job) -> None:
+        again_in = None
+        try:
+            if self._suspended:
+                job.hand_back()
+            else:
+                again_in = job.serve()
+        except Exception:
+            LOG.exception("task %s[%s] of Celery's cannot be settled", job.name, job.id)
+        with self._changed:
+            self._jobs.discard(job)
+            self._changed.notify_all()
+        job.delivery.loop.release_slot()
+        if again_in is not None:
+            job.delivery.loop.take_slot_later(again_in, self._take, job)
+
+    def stop_jobs(self) -> None:
+        """Wait for the tasks that run, unless they were given up."""
+        self._suspended = True
+        self._threads.shutdown(wait=not any(job.given_up for job in self._running()))
 
 
 # Its tasks. ---------------------------------------------------------------------------------------
@@ -272,21 +322,19 @@ def _given_name(endpoint: endpoints.Endpoint) -> str:
         return endpoint.name
 
 
-def _register(
-    app: celery.Celery, name: str, endpoint: endpoints.Endpoint, runner: runner.Runner, late: bool
-) -> None:
+def _register(app: celery.Celery, name: str, endpoint: endpoints.Endpoint, host: jobs.Host) -> None:
     """Make a task of Celery's that runs one of ours.
 
     What is idempotent is acknowledged when it has ended; with a ledger, all is: what may not run
-    twice does not.  The runner gives back what lost its process, Celery nothing: it cannot tell
-    that from a body which raises `WorkerLost` itself.
+    twice does not.  What lost its process is given back by its job, and not by Celery, which cannot
+    tell that from a body that raises `WorkerLost` itself.
     """
     cls = endpoint.task_cls
     again = bool(cls.idempotent)
     soft, hard = cls.timelimit or (None, None)
 
     def body(*args: Any, **kwargs: Any) -> Any:
-        return runner.call(app.tasks[name], endpoint, args, kwargs)
+        return jobs.call(host, app.tasks[name], endpoint, args, kwargs)
 
     body.__name__ = cls.__name__
     body.__doc__ = cls.__doc__
@@ -297,7 +345,7 @@ def _register(
         name=name,
         typing=False,
         idempotent=again,
-        acks_late=again or late or app.conf.task_acks_late,
+        acks_late=again or host.owned is not None or app.conf.task_acks_late,
         reject_on_worker_lost=False,
         soft_time_limit=soft,
         time_limit=hard,
@@ -321,7 +369,7 @@ def _signature(cls: type[Any]) -> inspect.Signature:
 
 def _add_trace_headers(headers: dict[str, Any] | None = None, **_: Any) -> None:
     """What follows from a task belongs to its trace."""
-    job = runner.CURRENT.get()
+    job = jobs.CURRENT.get()
     if job is not None and headers is not None:
         for name, value in job.trace_headers.items():
             headers.setdefault(name, value)

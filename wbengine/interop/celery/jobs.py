@@ -1,4 +1,4 @@
-"""Runs the jobs that Celery's worker hands out: claimed, traced by Celery, executed by our pool.
+"""How a message of Celery's is run: claimed, traced by Celery, executed in the pool of our worker.
 
 Celery gives each message to its pool with a tracer, which stores the result, sends what follows,
 and retries.  Here the tracer is called in a thread of this process; the task that it runs hands the
@@ -13,10 +13,8 @@ import datetime as dt
 import logging
 import queue
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -30,7 +28,7 @@ from wbengine.engines.worker_based.worker_side import reporting, task_sources
 from wbengine.interop.celery import claims, internals, protocol, request
 from wbengine.types import failure as ft
 
-__all__ = ["CURRENT", "Job", "Runner"]
+__all__ = ["CURRENT", "Host", "Job", "call"]
 
 LOG = logging.getLogger("wbengine.celery")
 
@@ -55,6 +53,19 @@ _ALIASES: Final[Mapping[type[BaseException], type[Exception]]] = {
 CURRENT: Final[contextvars.ContextVar[Job | None]] = contextvars.ContextVar("job", default=None)
 
 
+@dataclass(frozen=True)
+class Host:
+    """What the jobs of a worker share.
+
+    Without `owned` claims nothing keeps a task from running twice that is delivered twice; `system`
+    is the kind of the broker.
+    """
+
+    context: task_sources.WorkerContext
+    owned: claims.Claims | None
+    system: str
+
+
 @dataclass(eq=False)
 class Job:
     """A message that Celery gave to the pool, until it is settled."""
@@ -62,6 +73,7 @@ class Job:
     unit: ClassVar[None] = None
 
     delivery: internals.HostedRequest
+    host: Host
     started: float | None = None
     ticket: Any = None
     #: Celery revoked it as it ran.
@@ -107,235 +119,163 @@ class Job:
             ft.Failure.from_exception(exceptions.WorkerLost("the worker ended before the task did"))
         )
 
-
-class Runner:
-    """Claims, traces and settles the jobs of one worker, as many at once as it has slots.
-
-    `owned` may be None: then nothing keeps a task from running twice that is delivered twice.
-    """
-
-    def __init__(
-        self, context: task_sources.WorkerContext, owned: claims.Claims | None, system: str
-    ) -> None:
-        self._context = context
-        self._claims = owned
-        self._system = system
-        self._changed = threading.Condition()
-        self._jobs: set[Job] = set()
-        self._threads: futures.ThreadPoolExecutor
-        #: Nothing is to begin: what comes goes back.
-        self.closed = False
-        self.taken = -float("inf")
-
-    def start(self, app: celery.Celery, slots: int) -> None:
-        self._threads = futures.ThreadPoolExecutor(slots, "wbengine-celery", app.set_current)
-
-    @property
-    def running(self) -> list[Job]:
-        """The jobs whose tasks run."""
-        with self._changed:
-            return [job for job in self._jobs if job.started is not None]
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._jobs)
-
-    def wait_idle(self, timeout: float | None) -> bool:
-        """Wait until all is settled that runs or is settled now; False if time ran out."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._jobs, timeout)
-
-    def stop(self) -> None:
-        self.closed = True
-        self._threads.shutdown(wait=not any(job.given_up for job in self.running))
-
-    def give_up(self) -> None:
-        self.closed = True
-        for job in self.running:
-            job.give_up()
-
-    # One job.
-
-    def submit(self, delivery: internals.HostedRequest) -> Job:
-        """Run it; called in the thread of Celery's loop, with one of its slots.
-
-        The job's `terminate` is called when it is revoked as it runs.
-        """
-        job = Job(delivery)
-        self._take(job)
-        return job
-
-    def _take(self, job: Job) -> None:
-        self.taken = time.monotonic()
-        with self._changed:
-            self._jobs.add(job)
-        self._threads.submit(self._serve, job)
-
-    def _serve(self, job: Job) -> None:
-        again_in = None
-        try:
-            again_in = self._begin(job)
-        except Exception:
-            LOG.exception("task %s[%s] of Celery's cannot be settled", job.name, job.id)
-        with self._changed:
-            self._jobs.discard(job)
-            self._changed.notify_all()
-        job.delivery.loop.release_slot()
-        if again_in is not None:
-            job.delivery.loop.take_slot_later(again_in, self._take, job)
-
-    def _begin(self, job: Job) -> float | None:
-        """Claim and run it, or let Celery settle it; when it is to be looked at again, if it is."""
-        again = getattr(celery.current_app.tasks.get(job.task), "idempotent", False)
-        said, full = claims.RUN, theirs.Reject("the worker takes nothing new", requeue=True)
-        if self.closed:
-            job.delivery.fail(full)
-            return None
-        if self._claims is not None:
-            said = self._claims.take(job.run, again or celery.current_app.conf.task_acks_late)
+    def serve(self) -> float | None:
+        """Claim and run it, or let Celery settle it; in how many seconds it is to be looked at
+        again, if it is."""
+        again = getattr(celery.current_app.tasks.get(self.task), "idempotent", False)
+        said = claims.RUN
+        if self.host.owned is not None:
+            late = celery.current_app.conf.task_acks_late
+            said = self.host.owned.take(self.run, again or late)
         if said.again_in is not None:
             return said.again_in
-        job.outcome = said.outcome
+        self.outcome = said.outcome
         if not (said.run or said.lost):
-            known = job.delivery.fields["delivery_info"]["redelivered"]
+            known = self.delivery.fields["delivery_info"]["redelivered"]
             LOG.log(
                 logging.INFO if known else logging.WARNING,
                 "task %s[%s] is not run: it has ended under this id already, with these arguments",
-                job.name, job.id,
+                self.name, self.id,
             )  # fmt: skip
         if said.lost:
             error = theirs.WorkerLostError("the worker was lost that ran this task")
-            self._note(job, {"kind": "failure", "failure": ft.Failure.from_exception(error)})
-            job.delivery.fail(error)
-            self._sent(job)
-        elif said.run and not self._context.admit():
-            self._release(job)
-            job.delivery.fail(full)
-        elif said.run and job.delivery.settle_revoked():  # as it waited for a lease
-            self._note(job, {"kind": "ignored"})
-            self._sent(job)
-        elif said.run or (job.outcome and job.outcome["kind"] != "ignored"):
-            job.started = time.time()
-            self._trace(job)
+            self.note({"kind": "failure", "failure": ft.Failure.from_exception(error)})
+            self.delivery.fail(error)
+            self._sent()
+        elif said.run and not self.host.context.admit():
+            self.release()
+            self.hand_back()
+        elif said.run and self.delivery.settle_revoked():  # as it waited for a lease
+            self.note({"kind": "ignored"})
+            self._sent()
+        elif said.run or (self.outcome and self.outcome["kind"] != "ignored"):
+            self.started = time.time()
+            self._trace()
         else:
-            job.delivery.fail(theirs.Ignore())  # all of it was told before
+            self.delivery.fail(theirs.Ignore())  # all of it was told before
         return None
 
-    def _trace(self, job: Job) -> None:
-        token = CURRENT.set(job)
+    def hand_back(self) -> None:
+        """Have it go back to its queue; it did not begin."""
+        self.delivery.fail(theirs.Reject("the worker takes nothing new", requeue=True))
+
+    def _trace(self) -> None:
+        token = CURRENT.set(self)
         try:
-            job.delivery.accept()
-            told = job.delivery.trace()
+            self.delivery.accept()
+            told = self.delivery.trace()
         except BaseException as error:
-            job.delivery.fail(error)
+            self.delivery.fail(error)
             return
         finally:
             CURRENT.reset(token)
-        if not job.dropped:
-            if job.outcome is None:  # one of Celery's own tasks
-                self._note(job, {"kind": "ignored"})
-            self._sent(job)
-        job.delivery.end(told)
+        if not self.dropped:
+            if self.outcome is None:  # one of Celery's own tasks
+                self.note({"kind": "ignored"})
+            self._sent()
+        self.delivery.end(told)
 
-    # What is known of it in the ledger.
+    def note(self, outcome: claims.Outcome) -> bool:
+        self.outcome = outcome
+        return self.host.owned is None or self.host.owned.finish(self.run, outcome)
 
-    def _note(self, job: Job, outcome: claims.Outcome) -> bool:
-        job.outcome = outcome
-        return self._claims is None or self._claims.finish(job.run, outcome)
+    def _sent(self) -> None:
+        if self.host.owned is not None:
+            self.host.owned.sent(self.run)
 
-    def _sent(self, job: Job) -> None:
-        if self._claims is not None:
-            self._claims.sent(job.run)
+    def release(self) -> None:
+        self.dropped = True
+        if self.host.owned is not None:
+            self.host.owned.release(self.run)
 
-    def _release(self, job: Job) -> None:
-        job.dropped = True
-        if self._claims is not None:
-            self._claims.release(job.run)
 
-    # The body of one, in the thread of its tracer.
+# The body of one, in the thread of its tracer. ---------------------------------------------------
 
-    def call(
-        self,
-        task: celery.Task,
-        endpoint: endpoints.Endpoint,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
-        """Run a task of ours for one of Celery's, and return or raise what Celery is to make of it.
 
-        Another task may call it as a function, as `celery.map` does, and errbacks are called.
-        """
-        job = CURRENT.get()
-        if job is None or task.request.called_directly:
-            value = self._run(job, task, endpoint, args, kwargs, queue.SimpleQueue())
-            return _answer(task, _outcome_of(value, task), None)
-        if job.outcome is None:
-            value = self._run(job, task, endpoint, args, kwargs, job.answers)
-            told = _outcome_of(value, task)
-            again = job.lost and endpoint.task_cls.idempotent
-            if again or told.get("requeue"):
-                self._release(job)
-                raise theirs.Reject(told.get("text") or "its process was lost", requeue=True)
-            if not self._note(job, told):
-                job.dropped = True
-                LOG.warning("task %s[%s] was taken over while it ran here", job.name, job.id)
-                raise theirs.Ignore
-            if job.terminated:
-                raise theirs.Ignore  # that it was revoked is told already
-        assert job.outcome is not None
-        return _answer(task, job.outcome, job.limit.hard)
+def call(
+    host: Host,
+    task: celery.Task,
+    endpoint: endpoints.Endpoint,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Run a task of ours for one of Celery's, and return or raise what Celery is to make of it.
 
-    def _run(
-        self,
-        job: Job | None,
-        task: celery.Task,
-        endpoint: endpoints.Endpoint,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        answers: queue.SimpleQueue[Any],
-    ) -> Any:
-        """What came of the body: its value, or a `Failure`."""
-        message = _message_of(task.request, task.name, job)
-        who = running.Request(
-            message.id, message.retries + 1, message.retries + 1, message.root_id or "",
-            self._context.identity,
-        )  # fmt: skip
-        args = [
-            _message_of(one, one.task or message.task, job)
-            if isinstance(one, type(task.request))
-            else one
-            for one in args
-        ]
-        call: running.Call = (
-            request.execute, (endpoint, message, args, kwargs, who, self._context.loop)
-        )  # fmt: skip
-        if job is not None:
-            for observer in self._context.reports.observers:
-                job.trace_headers = {**job.trace_headers, **observer.task_began(job, self._system)}
-            if running.sending is not None and self._context.loop is None:  # it goes into a child
-                call = running.sending(job.key, call)
-        limit = limits.UNLIMITED if job is None else job.limit
-        ticket = self._context.pool.submit(*call, answers.put, None, limit, message.task)
-        if job is not None:
-            job.ticket = ticket
-            if job.terminated or job.given_up:  # meanwhile
-                ticket.cancel(0)
-        found = answers.get()
-        if not isinstance(found, invocation.Outcome):
-            started = None if job is None else job.started
-            if job is not None and isinstance(found, ft.Failure):
-                job.lost = found.check(exceptions.WorkerLost) is not None
-            found = invocation.Outcome(found, started=started, ended=time.time())
-        if job is not None and not job.given_up:
-            self._report(job, found)
-        return found.value
+    Another task may call it as a function, as `celery.map` does, and errbacks are called.
+    """
+    job = CURRENT.get()
+    if job is None or task.request.called_directly:
+        value = _run(host, job, task, endpoint, args, kwargs, queue.SimpleQueue())
+        return _answer(task, _outcome_of(value, task), None)
+    if job.outcome is None:
+        value = _run(host, job, task, endpoint, args, kwargs, job.answers)
+        told = _outcome_of(value, task)
+        again = job.lost and endpoint.task_cls.idempotent
+        if again or told.get("requeue"):
+            job.release()
+            raise theirs.Reject(told.get("text") or "its process was lost", requeue=True)
+        if not job.note(told):
+            job.dropped = True
+            LOG.warning("task %s[%s] was taken over while it ran here", job.name, job.id)
+            raise theirs.Ignore
+        if job.terminated:
+            raise theirs.Ignore  # that it was revoked is told already
+    assert job.outcome is not None
+    return _answer(task, job.outcome, job.limit.hard)
 
-    def _report(self, job: Job, outcome: invocation.Outcome) -> None:
-        retried = outcome.failed and isinstance(outcome.value.exception, request.Retry)
-        for observer in self._context.reports.observers:
-            observer.task_ended(job, outcome, not outcome.failed or retried)
-        if outcome.failed or reporting.LOG.isEnabledFor(logging.INFO):
-            self._context.reports.ended(job, outcome)
+
+def _run(
+    host: Host,
+    job: Job | None,
+    task: celery.Task,
+    endpoint: endpoints.Endpoint,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    answers: queue.SimpleQueue[Any],
+) -> Any:
+    """What came of the body: its value, or a `Failure`."""
+    message = _message_of(task.request, task.name, job)
+    who = running.Request(
+        message.id, message.retries + 1, message.retries + 1, message.root_id or "",
+        host.context.identity,
+    )  # fmt: skip
+    args = [
+        _message_of(one, one.task or message.task, job)
+        if isinstance(one, type(task.request))
+        else one
+        for one in args
+    ]
+    work: running.Call = (
+        request.execute, (endpoint, message, args, kwargs, who, host.context.loop)
+    )  # fmt: skip
+    if job is not None:
+        for observer in host.context.reports.observers:
+            job.trace_headers = {**job.trace_headers, **observer.task_began(job, host.system)}
+        if running.sending is not None and host.context.loop is None:  # it goes into a child
+            work = running.sending(job.key, work)
+    limit = limits.UNLIMITED if job is None else job.limit
+    ticket = host.context.pool.submit(*work, answers.put, None, limit, message.task)
+    if job is not None:
+        job.ticket = ticket
+        if job.terminated or job.given_up:  # meanwhile
+            ticket.cancel(0)
+    found = answers.get()
+    if not isinstance(found, invocation.Outcome):
+        started = None if job is None else job.started
+        if job is not None and isinstance(found, ft.Failure):
+            job.lost = found.check(exceptions.WorkerLost) is not None
+        found = invocation.Outcome(found, started=started, ended=time.time())
+    if job is not None and not job.given_up:
+        _report(job, found)
+    return found.value
+
+
+def _report(job: Job, outcome: invocation.Outcome) -> None:
+    retried = outcome.failed and isinstance(outcome.value.exception, request.Retry)
+    for observer in job.host.context.reports.observers:
+        observer.task_ended(job, outcome, not outcome.failed or retried)
+    if outcome.failed or reporting.LOG.isEnabledFor(logging.INFO):
+        job.host.context.reports.ended(job, outcome)
 
 
 # What Celery is to make of it. --------------------------------------------------------------------
