@@ -36,11 +36,12 @@ _FIELDS: Final = frozenset(
     one.name for one in (*protocol.HEADERS, *protocol.ARGUMENTS, *protocol.PROPERTIES)
 )
 #: Keys of a request that are Celery's own; others are headers of a user's.
-_THEIRS: Final = frozenset(
-    one.name for one in (*protocol.EMBED, *protocol.VERSION_1, protocol.UTC)
-) | {"properties", "hostname", "delivery_info", "headers", "compression"}
-#: Fields that `current` does not tell: when and where a message may run.
-_UNTOLD: Final = frozenset(("task", "lang", "meth", "eta", "expires", "timelimit"))
+_THEIRS: Final = _FIELDS | {
+    *(one.name for one in (*protocol.EMBED, *protocol.VERSION_1, protocol.UTC)),
+    "properties", "hostname", "delivery_info", "headers", "compression",
+}  # fmt: skip
+#: Fields that `current` tells: not when and where a message may run.
+_TOLD: Final = _FIELDS - {"task", "lang", "meth", "eta", "expires", "timelimit"}
 
 #: What of ours has a name of its own in Celery.
 _ALIASES: Final[Mapping[type[BaseException], type[Exception]]] = {
@@ -95,7 +96,7 @@ class Job:
         fields = self.delivery.fields
         self.id, self.task, self.limit = self.delivery.id, fields["task"], self.delivery.limit
         self.name = str(fields.get("shadow") or self.task)
-        self.headers = {key: fields[key] for key in fields if key not in _FIELDS | _THEIRS}
+        self.headers = {key: fields[key] for key in fields if key not in _THEIRS}
         self.flow = str(fields.get("root_id") or "")
         self.queue = str((fields.get("delivery_info") or {}).get("routing_key") or "")
         self.epoch = self.attempt = int(fields.get("retries") or 0) + 1
@@ -323,7 +324,7 @@ def _answer(task: celery.Task, told: claims.Outcome, hard: float | None) -> Any:
 
 def _message_of(asked: Any, name: str, job: Job | None) -> protocol.TaskMessage:
     """The message that Celery made a request of, as `current` tells it."""
-    told: dict[str, Any] = {name: getattr(asked, name, None) for name in _FIELDS - _UNTOLD}
+    told: dict[str, Any] = {name: getattr(asked, name, None) for name in _TOLD}
     told = {name: value for name, value in told.items() if value is not None}
     told.setdefault("id", "" if job is None else job.id)
     if told.get("stamped_headers"):

@@ -204,7 +204,8 @@ def read(table: Sequence[Field], source: Mapping[str, Any]) -> dict[str, Any]:
 
 def write(table: Sequence[Field], source: object) -> dict[str, Any]:
     """These fields of a dataclass, as they are on the wire."""
-    return {one.name: one.kind.write(getattr(source, one.attribute or one.name)) for one in table}
+    values = ((one, getattr(source, one.attribute or one.name)) for one in table)
+    return {one.name: None if value is None else one.kind.write(value) for one, value in values}
 
 
 def schema(table: Sequence[Field]) -> dict[str, Any]:
@@ -286,35 +287,20 @@ TEXT: Final = _string("string", 1_000_000)
 BOOLEAN: Final = Kind("boolean", {"type": "boolean"})
 COUNT: Final = Kind("integer", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1})
 TIME: Final = Kind(
-    "time (ISO 8601)",
-    {"type": "string", "maxLength": 64},
-    _time,
-    lambda time: None if time is None else time.isoformat(),
+    "time (ISO 8601)", {"type": "string", "maxLength": 64}, _time, dt.datetime.isoformat
 )
+_SECONDS: Final = {"type": ["number", "null"], "minimum": 0}
 TIMELIMIT: Final = Kind(
     "[hard, soft]: numbers or null",
-    {
-        "type": "array",
-        "minItems": 2,
-        "maxItems": 2,
-        "items": {"type": ["number", "null"], "minimum": 0},
-    },
+    {"type": "array", "minItems": 2, "maxItems": 2, "items": _SECONDS},
     _limit,
     lambda limit: [limit.hard, limit.soft],
 )
+_STRING: Final = {"type": "string"}
 LIST: Final = Kind("list", {"type": "array"}, tuple, tuple)
-MAPPING: Final = Kind(
-    "mapping", {"type": "object", "propertyNames": {"type": "string"}}, dict, dict
-)
-STRINGS: Final = Kind(
-    "list of strings",
-    {"type": "array", "items": {"type": "string"}},
-    tuple,
-    lambda strings: None if strings is None else list(strings),
-)
-SIGNATURE: Final = Kind(
-    "signature", _SIGNATURE, dict, lambda one: None if one is None else dict(one)
-)
+STRINGS: Final = Kind("list of strings", {"type": "array", "items": _STRING}, tuple, list)
+MAPPING: Final = Kind("mapping", {"type": "object", "propertyNames": _STRING}, dict, dict)
+SIGNATURE: Final = Kind("signature", _SIGNATURE, dict, dict)
 SIGNATURES: Final = Kind(
     "list of signatures",
     {"type": ["array", "object"], "items": _SIGNATURE, **_CALLED},
@@ -353,7 +339,7 @@ TASK_V2_SCHEMA: Final = _DIALECT | {
             "minItems": 3,
             "maxItems": 3,
             "prefixItems": [
-                *(schema(ARGUMENTS)["properties"][one.name] for one in ARGUMENTS),
+                *schema(ARGUMENTS)["properties"].values(),
                 schema(EMBED) | {"type": ["object", "null"]},
             ],
         },

@@ -184,27 +184,19 @@ class RedisReader(Reader):
     """
 
     def __init__(self, url: str, content_type: str = JSON, prefix: str = "") -> None:
+        """
+        :raises TransportFailure: the library is not installed.
+        """
         super().__init__(transports.Target(url, None).shown, content_type)
-        self._url = url
+        self._client = _redis_client(url)
         self._content_type = content_type
         self._prefix = prefix
-        self._made: Any = None
         #: The ids of results that are waited for now, or not any more.
         self._news: list[str] = []
         #: What is to be noted.
         self._sent: list[OutgoingTask] = []
         #: The channel on which the thread is told that there is something to do.
         self._bell = f"{prefix}wbengine-celery-bell-{uuid.uuid4()}"
-
-    @property
-    def _client(self) -> Any:
-        """
-        :raises TransportFailure: the library is not installed.
-        """
-        with self._changed:
-            if self._made is None:
-                self._made = _redis_client(self._url)
-            return self._made
 
     def was_sent(self, id: str) -> bool:
         """See `Reader.was_sent`; raises what says that the Redis is away."""
