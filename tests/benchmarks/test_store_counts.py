@@ -21,17 +21,20 @@ TASKS: Mapping[Callable[[int], Any], int] = {steps.chain: 100, steps.wide: 500}
 
 @contextlib.contextmanager
 def _statements() -> Iterator[Counter[str]]:
-    """How many statements databases execute, with one set of values or with many."""
+    """How many statements sqlite executes, each for one row."""
     found: Counter[str] = Counter()
 
-    def told(*about: Any) -> None:
-        found["statements"] += 1
+    def told(statement: str) -> None:
+        found["statements"] += not statement.startswith("--")  # a trigger's
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", told)
+    def connected(connection: Any, record: Any) -> None:
+        connection.set_trace_callback(told)
+
+    sa.event.listen(sa.Engine, "connect", connected)
     try:
         yield found
     finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", told)
+        sa.event.remove(sa.Engine, "connect", connected)
 
 
 def _written() -> dict[str, int]:
@@ -44,15 +47,13 @@ def _written() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("make", TASKS)
-@pytest.mark.parametrize("kind", ["memory", "dir", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "dir"])
 def test_serial_flow_that_is_kept(kind: str, make: Callable[[int], Any], tmp_path: Path) -> None:
     """The least of several runs: each second there is more to do."""
     tasks = TASKS[make]
-    conf: Any = {"connection": kind, "path": str(tmp_path / "store")}
-    if kind == "sqlite":
-        conf = f"sqlite:///{tmp_path}/store.db"
+    conf = {"connection": kind, "path": str(tmp_path / "store")}
 
-    with backends.backend(conf) as backend:
+    with _statements() as statements, backends.backend(conf) as backend:
         engines.run(make(3), store={"x0": 0}, backend=backend)
 
         def run() -> dict[str, float]:
@@ -61,7 +62,8 @@ def test_serial_flow_that_is_kept(kind: str, make: Callable[[int], Any], tmp_pat
             engine.prepare()
             before = _written()
             calls = Calls()
-            with _statements() as statements, calls:
+            statements.clear()
+            with calls:
                 engine.run()
             found = {f"calls in {stage}": count for stage, count in calls.counts.items()}
             if kind == "dir":

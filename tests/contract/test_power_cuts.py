@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.seams import stores, transports
-from wbengine import exceptions
 from wbengine.persistence import backends
 
 from . import disks
@@ -107,52 +106,6 @@ def test_whatever_is_lost_that_was_not_synced_no_turn_is(
                 assert found in (done, done + 1), (number, call, names, data)
                 seen.add(found)
     assert said == "given back" and seen == set(range(TURNS + 1))
-
-
-@pytest.mark.parametrize("life", ["dir"], indirect=True)
-@pytest.mark.parametrize("data", [True, False], ids=["killed", "power cut"])
-def test_damage_before_whole_turns_is_refused(
-    life: tuple[Path, list[disks.Call]], data: bool, tmp_path: Path
-) -> None:
-    """Whoever finds changed what was there before the latest turn was written is told so, or has
-    the latest turn: it is not taken for the end of what was.  That turn itself is not either, but
-    after a power cut nothing tells it from one that was not written to its end.
-    """
-    root, calls = life
-    disk = disks.Disk(root)
-    images = {}
-    for call in calls:
-        disk.do(call)
-        for turn in (TURNS - 1, TURNS):
-            if call.name == "write" and call.arguments[1] == f"[{turn}]\n".encode():
-                disk.leave(tmp_path / f"turn-{turn}", names=True, data=data)
-                images[turn] = files_of(tmp_path / f"turn-{turn}")
-    refused = 0
-    for name, after in images[TURNS].items():
-        before = images[TURNS - 1].get(name, b"")
-        old = len(before) if after.startswith(before) else 0
-        whole = len(after) if data else old
-        for place in range(0, whole, max(1, whole // 60)):
-            left = tmp_path / "left"
-            shutil.copytree(tmp_path / f"turn-{TURNS}", left)
-            damaged = bytearray(after)
-            damaged[place] ^= 0x10
-            (left / name).write_bytes(damaged)
-            try:
-                found = turn_in(left)
-            except exceptions.CorruptRecord:
-                refused += 1
-            else:
-                assert found == TURNS, (name, place, damaged[max(0, place - 20) : place + 20])
-    assert refused > 20
-
-
-def files_of(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 # Brokers in folders: nothing is synced, but a process may be killed between any two calls.

@@ -33,8 +33,6 @@ _BESIDE: Sequence[str] = ("wish", "flow-destroy", "flow-forgotten", "flow-remova
 
 #: What points, or all of an area, need; every engine comes to the others.
 _AREAS: Mapping[str, Callable[[str, str], bool]] = {
-    "dir": lambda store, engine: store == "dir",
-    "sql": lambda store, engine: store != "dir",
     **dict.fromkeys(
         (
             "engine.before-retire",
@@ -187,7 +185,7 @@ class Sweep:
                     first = Kill(*one["kills"][0])
                     cases.append(self._case(*one["config"], kills=(first, Kill(name))))
         found = [case for cases in wanted.values() for case in cases]
-        return [*found, *self._torn(), *self._both()]
+        return [*found, *self._both()]
 
     def _both(self) -> Iterator[Case]:
         """Points that only those come to who find a worker dead that had work for them."""
@@ -202,15 +200,6 @@ class Sweep:
                         flows=("harmless",),
                         both=True,
                     )
-
-    def _torn(self) -> Iterator[Case]:
-        """Points that only those come to who find the end of a journal torn off."""
-        first = Kill("dir.before-append", 5)
-        for store, engine in self.plan.configs:
-            for name in sorted(self.points):
-                wanted = name.startswith("dir.") and self.plan.only in name
-                if store == "dir" and wanted and not self.tallies[name].reached:
-                    yield self._case(store, engine, kills=(first, Kill(name)), tear=True)
 
     def _spread(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         self._stage += 1

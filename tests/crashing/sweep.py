@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.crashing import children, engines, judging, stores, workers
 from tests.crashing.children import Kill
-from tests.seams.stores import left_in, tear
+from tests.seams.stores import left_in
 
 FLOWS = ("main", "undone")
 
@@ -36,8 +36,6 @@ class Case:
     flows: tuple[str, ...] = FLOWS
     durability: str = "each"
     options: tuple[tuple[str, Any], ...] = ()
-    #: Whether the first to die did so in the middle of a write to a journal.
-    tear: bool = False
     #: Whether the first engine dies together with the worker, wherever it is.
     both: bool = False
 
@@ -182,8 +180,6 @@ def _engines(case: Case, work: engines.Work, watch: Callable[[int], int] | None 
         code = watch(pid) if watch else children.wait(pid)
         if code == -signal.SIGKILL and kill is not None:
             counts.append({flow: len(work.deeds(flow)) for flow in work.flows})
-            if case.tear and not number:
-                tear(work.conf)
             continue
         told.reached = len(counts) == len(case.kills)
         if code:

@@ -32,7 +32,6 @@ __all__ = [
     "owner",
     "raw",
     "row",
-    "tear",
 ]
 
 #: 'memory, shared' keeps values of users as they are, instead of copies of them.
@@ -43,15 +42,15 @@ DURABLE: Final = KINDS[2:]
 #: What a store of a kind is made of: for processes that import it before they fork.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": ("wbengine.persistence.backends.memory",),
-    "dir": ("wbengine.persistence.backends.directory",),
     **{
         kind: (
             "alembic.command",
             "alembic.context",
-            "wbengine.persistence.backends.sql.backend",
+            "wbengine.persistence.backends.directory",
             dialect,
         )
         for kind, dialect in (
+            ("dir", "sqlalchemy.dialects.sqlite"),
             ("sqlite", "sqlalchemy.dialects.sqlite"),
             ("postgresql", "sqlalchemy.dialects.postgresql.psycopg"),
         )
@@ -88,22 +87,12 @@ def row(record: models.LogBook | models.FlowDetail | models.AtomDetail | models.
 
 def raw(conf: Conf) -> Any:
     """All there is in a durable store, byte for byte, whatever it means."""
-    if conf["connection"] == "dir":
-        root = Path(conf["path"])
-        return {
-            str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns)
-            for path in root.rglob("*")
-            if path.is_file()
-        }
     with _database(conf) as engine:
         return {name: sorted(map(repr, rows)) for name, rows in _tables(engine).items()}
 
 
 def left_in(conf: Conf) -> list[str]:
     """What a store still has after all its books were destroyed."""
-    if conf["connection"] == "dir":
-        root = Path(conf["path"])
-        return [str(path.relative_to(root)) for path in root.rglob("*") if _is_record(root, path)]
     with _database(conf) as engine:
         return [
             f"{len(rows)} rows of {name}"
@@ -112,16 +101,13 @@ def left_in(conf: Conf) -> list[str]:
         ]
 
 
-def _is_record(root: Path, path: Path) -> bool:
-    """Everything but the folders that the store itself consists of, and its own notes."""
-    return path.parent != root and not path.name.startswith(".")
-
-
 @contextlib.contextmanager
 def _database(conf: Conf) -> Iterator[Any]:
     import sqlalchemy
 
     url = conf["connection"].replace("mysql:", "mysql+pymysql:")
+    if url == "dir":
+        url = f"sqlite:///{_file(conf)}"
     engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     try:
         yield engine
@@ -142,17 +128,6 @@ def _tables(engine: Any) -> dict[str, list[Any]]:
 
 
 # How it is damaged.
-
-
-def tear(conf: Conf) -> None:
-    """Leave behind what a process does that dies in the middle of a write: a turn without its end,
-    after those that were written.
-    """
-    for journal in Path(conf["path"]).rglob("journal.*"):
-        data = journal.read_bytes()
-        at = data.rfind(b" 1 turn ")
-        if at > 0:
-            journal.write_bytes(data + data[data.rfind(b"\n", 0, at) + 1 : -5])
 
 
 @dataclass(frozen=True)
@@ -176,14 +151,17 @@ def _spoilt(data: bytes, chance: random.Random) -> tuple[bytes, str]:
 
 def damage(conf: Conf, chance: random.Random) -> Harm:
     """Flip a bit of what is stored, or cut off the end of it, somewhere."""
-    if conf["connection"] == "dir":
-        root = Path(conf["path"])
-        files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.stat().st_size]
-        return _of_file(chance.choice(files), root, chance)
-    path = Path(conf["connection"].removeprefix("sqlite:///"))
+    path = _file(conf)
     if chance.random() < 0.3:
         return _of_file(path, path.parent, chance)
     return _of_row(path, chance)
+
+
+def _file(conf: Conf) -> Path:
+    """The file of an sqlite database."""
+    if conf["connection"] == "dir":
+        return Path(conf["path"]) / "flows.db"
+    return Path(conf["connection"].removeprefix("sqlite:///"))
 
 
 def _of_file(path: Path, root: Path, chance: random.Random) -> Harm:

@@ -16,7 +16,7 @@ from wbengine.cli.lazy import Group, Lazy
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
 
-__all__ = ["check", "command", "current", "prune", "upgrade"]
+__all__ = ["check", "command", "current", "move", "prune", "upgrade"]
 
 #: What may be forgotten for its age.
 _CHOICES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
@@ -27,6 +27,7 @@ command = Group(
         "upgrade": Lazy(f"{__name__}:upgrade", "Make the layout, or bring it up to date."),
         "current": Lazy(f"{__name__}:current", "Show which layout there is."),
         "check": Lazy(f"{__name__}:check", "See that the layout and the records can be used."),
+        "move": Lazy(f"{__name__}:move", "Copy all of a store to another one."),
         "prune": Lazy(f"{__name__}:prune", "Forget flows that ended long ago."),
     },
     help="Look after the store of flows.",
@@ -148,6 +149,62 @@ def _noting(damaged: list[str]) -> Any:
         damaged.append(errors.line_of(error))
     except exceptions.NotFound:
         pass  # removed since
+
+
+@base.command(
+    "move",
+    help="""Copy all that the store OLD keeps to the store NEW, and see that it reads the same
+    there. OLD stays as it is; it may be a folder of a version before, which kept journals. It may
+    be repeated. Commands to engines that run flows are not copied, and nobody may run any.
+
+    \b
+    wbengine db move dir:///var/lib/flows postgresql://flows@db/flows
+    """,
+)
+@click.argument("old")
+@click.argument("new")
+def move(context: contexts.Context, old: str, new: str) -> None:
+    from wbengine import operations
+
+    printer, masked = context.printer, context.masker.text
+    books = flows = 0
+    with contextlib.ExitStack() as stack:
+        source, target = _store(old), _store(new)
+        for opened in (source, target):
+            if not isinstance(opened, str):
+                stack.callback(opened.close)
+        if isinstance(target, str):
+            raise errors.Failed(
+                f"NEW: {masked(new)} is a folder of a version before: move to another one",
+                errors.USAGE,
+            )
+        for book in operations.move(source, target):
+            books += 1
+            flows += len(book)
+    content = {"from": masked(old), "to": masked(new), "books": books, "flows": flows}
+    if printer.as_json:
+        printer.document("db-move/1", content)
+    else:
+        printer.line(
+            f"{flows} flows in {books} log books are in {content['to']}, and read the same"
+        )
+
+
+def _store(url: str) -> persistence.Backend | str:
+    """The store of a URL, or the path of a folder of journals."""
+    from wbengine.persistence import backends
+    from wbengine.persistence.backends.directory import DirectoryBackend
+
+    try:
+        made = backends.fetch(url)
+    except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
+        raise errors.Failed(
+            f"{url.partition(':')[0]}: {errors.line_of(error)}", errors.USAGE
+        ) from error
+    if isinstance(made, DirectoryBackend) and made.has_journals():
+        made.close()
+        return made.path
+    return made
 
 
 @base.command(

@@ -13,6 +13,7 @@ from wbengine import _lazily
 if TYPE_CHECKING:
     from wbengine.operations.commands import Asked, cancel, is_run, suspend
     from wbengine.operations.finding import find
+    from wbengine.operations.moving import move
     from wbengine.operations.planning import Plan, plan
     from wbengine.operations.removing import delete, prune
     from wbengine.operations.resuming import resume, retry, revert
@@ -25,6 +26,7 @@ __all__ = [
     "delete",
     "find",
     "is_run",
+    "move",
     "plan",
     "prune",
     "resume",
@@ -36,6 +38,7 @@ __all__ = [
 
 _MODULES: Final = {
     "finding": ("find",),
+    "moving": ("move",),
     "planning": ("Plan", "plan"),
     "removing": ("delete", "prune"),
     "resuming": ("resume", "retry", "revert"),

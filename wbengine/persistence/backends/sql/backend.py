@@ -39,9 +39,7 @@ class SQLBackend(base.Backend):
 
     def __init__(self, conf: Mapping[str, Any] | None = None) -> None:
         super().__init__(conf)
-        told = dict(self._conf)
-        url = str(told.pop("connection", ""))
-        self.options = _sql.parse(url, told)
+        self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
         #: Whether turns are written on the driver's own connection, which logs no statements.
@@ -50,6 +48,12 @@ class SQLBackend(base.Backend):
         )
         self._ready = False
         self._preparing = threading.Lock()
+
+    def _parsed(self) -> _sql.Options:
+        """What the configuration says."""
+        told = dict(self._conf)
+        url = str(told.pop("connection", ""))
+        return _sql.parse(url, told)
 
     def get_connection(self) -> SQLConnection:
         """Costs nothing: what it does is done with a connection of the pool."""

@@ -1,0 +1,111 @@
+"""Records in a folder: an sqlite database there, `flows.db`."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import sqlalchemy as sa
+
+from wbengine import _options, _sql, exceptions
+from wbengine.persistence.backends import journals
+from wbengine.persistence.backends.sql import SQLBackend
+from wbengine.persistence.backends.sql import SQLConnection as DirectoryConnection
+
+__all__ = ["DirectoryBackend", "DirectoryConnection"]
+
+_FILE: Final = "flows.db"
+_FOLDER_MODE: Final = 0o700
+
+
+class DirectoryBackend(SQLBackend):
+    """Keeps books in a folder of a local file system: what `SQLBackend` keeps in `flows.db` there.
+
+    Options:
+
+    `path`: the folder; also as `connection`, 'dir:///var/lib/flows'.  Made when something is saved,
+    for its owner only.
+    `max_cache_size`, `encoding`: TaskFlow's; accepted, and without effect.
+
+    :raises ValueError: there is no path, another option, or a value that an option cannot have.
+    """
+
+    OPTIONS: ClassVar[frozenset[str]] = frozenset(
+        {"connection", "path", "max_cache_size", "encoding"}
+    )
+
+    def _parsed(self) -> _sql.Options:
+        _options.check_known("A directory backend", self._conf, self.OPTIONS)
+        if self._conf.get("max_cache_size") is not None:
+            _options.whole("max_cache_size", self._conf["max_cache_size"], 1)
+        self.path = os.path.abspath(_path_in(self._conf))
+        file = os.path.join(self.path, _FILE)
+        return _sql.Options(sa.URL.create("sqlite+pysqlite", database=file))
+
+    def upgrade(self) -> None:
+        """Make the folder and the tables in it, or bring these to the current layout."""
+        self._check()
+        _make_folders(self.path)
+        super().upgrade()
+
+    def revision(self) -> str | None:
+        self._check()
+        return super().revision()
+
+    def has_journals(self) -> bool:
+        """Whether a version before has kept its journals in this folder, and this one nothing."""
+        return journals.is_one(self.path) and not os.path.exists(os.path.join(self.path, _FILE))
+
+    def _check(self) -> None:
+        """:raises StorageFailure: it has."""
+        if self.has_journals():
+            raise exceptions.StorageFailure(
+                f"The folder {self.path} is of a version before, which kept journals in it: move it"
+                f" with `wbengine db move dir://{self.path} dir://{self.path}-moved`"
+            )
+
+    def __repr__(self) -> str:
+        return f"<DirectoryBackend {self.path}>"
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder, and those it is in; new ones survive the end of the host."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    _make_folders(parent)
+    try:
+        os.makedirs(path, _FOLDER_MODE, exist_ok=True)
+        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise exceptions.StorageFailure(
+            f"{path} cannot be used: {error.strerror or error}", error
+        ) from error
+
+
+def _path_in(conf: Mapping[str, Any]) -> str:
+    if conf.get("path") is not None:
+        return os.path.expanduser(_options.text("path", os.fspath(conf["path"])))
+    uri = urllib.parse.urlsplit(str(conf.get("connection") or ""))
+    if uri.netloc:
+        raise ValueError(
+            f"connection={conf['connection']!r} has a host, {uri.netloc!r}; a folder is written"
+            f" with three slashes: {uri.scheme}:///{uri.netloc}{uri.path}"
+        )
+    if uri.fragment:
+        raise ValueError(
+            f"connection={conf['connection']!r} has a '#': in a path it is written %23"
+        )
+    path = urllib.parse.unquote(uri.path) if uri.scheme else ""
+    if not path:
+        raise ValueError(
+            "A directory backend needs a 'path' (the folder),"
+            f" also as connection='dir:///folder'; got {sorted(conf)}"
+        )
+    return path
