@@ -3,7 +3,8 @@
 Every file has lines, each ``<crc32> <version> <kind> <key> <major> <minor> <json>``; the checksum
 is of all that follows it.  A flow's folder has ``records.<n>``, ``journal.<n>`` with the turns
 since, and ``head``, which says the number, the latest lease, and how much of the journal counts at
-least.  A *turn* is a line that says how many follow: they count all, or (at the end of a journal) none.
+least.  A *turn* is a line that says how many follow: they count all, or (at the end of a journal)
+none.
 """
 
 from __future__ import annotations
