@@ -76,7 +76,7 @@ OF_NOBODY: tuple[Words, ...] = (
     ("completion", "bash"),
 )
 #: Told of in tests of their own.
-ELSEWHERE: tuple[Words, ...] = (("doctor",), ("dev",))
+ELSEWHERE: tuple[Words, ...] = (("doctor",), ("dev",), ("db", "move"))
 
 #: What brings a store up to date, or only tells its version: no older one is an error for it.
 OF_ANY_VERSION: dict[Words, int] = {

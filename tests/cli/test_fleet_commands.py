@@ -248,8 +248,8 @@ def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert wbengine("db", "check", "--json").json["flows"] == 1
 
 
-def test_a_store_without_layouts(wbengine: Command, home: Path) -> None:
-    place = ("--persistence", f"dir://{home}/flows")
+def test_a_store_without_layouts(wbengine: Command) -> None:
+    place = ("--persistence", "memory")
     assert wbengine("db", "current", *place).code == 0
     assert wbengine("db", "upgrade", *place).out == "this kind of store needs no upgrade\n"
     assert wbengine("db", "check", *place, "--json").json["flows"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
 import weakref
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import pool
 
 from wbengine import logging
-from wbengine._sql import dialects, options, writers
+from wbengine._sql import dialects, mounts, options, writers
 
 __all__ = ["make_engine", "read_level", "retries_of", "writer_of"]
 
@@ -162,6 +163,8 @@ def _pool(told: options.Options) -> dict[str, Any]:
 
 def _listen(engine: sa.Engine, told: options.Options) -> None:
     if told.dialect == dialects.SQLITE:
+        if not told.in_memory:
+            sa.event.listen(engine, "connect", _refuse_network)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
@@ -192,6 +195,20 @@ def _prepare(told: options.Options) -> str:
     return (
         f"SET {', '.join(parts)} /*M!100300 , SESSION idle_transaction_timeout = {_IDLE_SECONDS} */"
     )
+
+
+def _refuse_network(connection: Any, record: Any) -> None:
+    ((_, _, path),) = connection.execute("PRAGMA database_list").fetchall()
+    kind = mounts.network_kind(path)
+    if kind is not None:
+        raise sa.exc.OperationalError(
+            "connect",
+            None,
+            sqlite3.OperationalError(
+                f"{path} is on a network file system ({kind}), on which sqlite is not safe:"
+                " take a folder of this host, or a server"
+            ),
+        )
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

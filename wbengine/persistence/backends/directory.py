@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
@@ -18,6 +19,7 @@ __all__ = ["DirectoryBackend", "DirectoryConnection"]
 
 _FILE: Final = "flows.db"
 _FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
 
 
 class DirectoryBackend(SQLBackend):
@@ -48,6 +50,7 @@ class DirectoryBackend(SQLBackend):
         """Make the folder and the tables in it, or bring these to the current layout."""
         self._check()
         _make_folders(self.path)
+        _make_file(os.path.join(self.path, _FILE))
         super().upgrade()
 
     def revision(self) -> str | None:
@@ -59,7 +62,14 @@ class DirectoryBackend(SQLBackend):
         return journals.is_one(self.path) and not os.path.exists(os.path.join(self.path, _FILE))
 
     def _check(self) -> None:
-        """:raises StorageFailure: it has."""
+        """:raises StorageFailure: it has; or the path cannot be that of a folder."""
+        try:
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                raise exceptions.StorageFailure(f"{self.path} cannot be used: it is no folder")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unusable(self.path, error) from error
         if self.has_journals():
             raise exceptions.StorageFailure(
                 f"The folder {self.path} is of a version before, which kept journals in it: move it"
@@ -78,15 +88,32 @@ def _make_folders(path: str) -> None:
     _make_folders(parent)
     try:
         os.makedirs(path, _FOLDER_MODE, exist_ok=True)
-        fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync_folder(parent)
     except OSError as error:
-        raise exceptions.StorageFailure(
-            f"{path} cannot be used: {error.strerror or error}", error
-        ) from error
+        raise _unusable(path, error) from error
+
+
+def _make_file(path: str) -> None:
+    """Make an empty database for its owner only, whatever the folder is for."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
+        _sync_folder(os.path.dirname(path))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _unusable(path: str, error: OSError) -> exceptions.StorageFailure:
+    return exceptions.StorageFailure(f"{path} cannot be used: {error.strerror or error}", error)
 
 
 def _path_in(conf: Mapping[str, Any]) -> str:

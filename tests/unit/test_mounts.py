@@ -1,0 +1,39 @@
+"""Network file systems are told by the system's table of mounts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wbengine._sql import mounts
+
+TABLE = r"""/dev/sda1 / ext4 rw 0 0
+server:/srv /srv nfs4 rw 0 0
+/dev/sdb1 /srv/fast xfs rw 0 0
+//host/share /mnt/ünser\040share cifs rw 0 0
+tmpfs /home/me tmpfs rw 0 0
+me@host: /home/me fuse.sshfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/flows.db", "ext4"),
+        ("/srv/flows.db", "nfs4"),
+        ("/srvother/flows.db", "ext4"),
+        ("/srv/fast/flows.db", "xfs"),
+        ("/mnt/ünser share/flows.db", "cifs"),
+        ("/home/me/flows.db", "fuse.sshfs"),
+    ],
+)
+def test_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
+    assert mounts.kind_of(path, TABLE) == kind
+
+
+def test_mounts_of_this_system_can_be_read(tmp_path: Path) -> None:
+    if os.path.exists("/proc/self/mounts"):
+        assert mounts.kind_of(str(tmp_path), Path("/proc/self/mounts").read_text()) is not None
+    assert mounts.network_kind("/proc/self") is None
