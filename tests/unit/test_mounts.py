@@ -13,8 +13,8 @@ TABLE = r"""/dev/sda1 / ext4 rw 0 0
 server:/srv /srv nfs4 rw 0 0
 /dev/sdb1 /srv/fast xfs rw 0 0
 //host/share /mnt/ünser\040share cifs rw 0 0
-tmpfs /home/me tmpfs rw 0 0
-me@host: /home/me fuse.sshfs rw 0 0
+tmpfs /opt/data tmpfs rw 0 0
+me@host: /opt/data fuse.sshfs rw 0 0
 """
 
 
@@ -26,7 +26,7 @@ me@host: /home/me fuse.sshfs rw 0 0
         ("/srvother/flows.db", "ext4"),
         ("/srv/fast/flows.db", "xfs"),
         ("/mnt/ünser share/flows.db", "cifs"),
-        ("/home/me/flows.db", "fuse.sshfs"),
+        ("/opt/data/flows.db", "fuse.sshfs"),
     ],
 )
 def test_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
