@@ -125,22 +125,12 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 # Packing ----------------------------------------------------------------------------------------
 
 
-class _Refused(Exception):
-    """On its way up, collects the path in reverse."""
-
-    def __init__(self, culprit: Any, reason: str) -> None:
-        self.culprit = culprit
-        self.reason = reason
-        self.path: list[str] = []
-
-
 def _enter(value: Any, where: str, typed: bool) -> Any:
     try:
         return _pack(value, 0, typed)
-    except _Refused as refused:
-        path = where + "".join(reversed(refused.path))
-        type_name = _names.dotted(type(refused.culprit))
-        message = f"{path}: {type_name} {refused.reason}"
+    except tags.Unfit as unfit:
+        path, type_name = where + unfit.path, _names.dotted(type(unfit.culprit))
+        message = f"{path}: {type_name} {unfit}"
     raise exceptions.NotEncodable(message, path=path, type_name=type_name)
 
 
@@ -153,7 +143,7 @@ def _pack(value: Any, depth: int, typed: bool) -> Any:
     if kind is int:
         if -_TOO_BIG < value < _TOO_BIG:
             return value
-        raise _Refused(value, f"has more than {tags.MAX_DIGITS} digits")
+        raise tags.Unfit(f"has more than {tags.MAX_DIGITS} digits", value)
     if kind is float and value - value == 0.0:
         return value
     if kind is list or kind is dict:
@@ -183,8 +173,8 @@ def _pack_list(value: list[Any] | tuple[Any, ...], depth: int, typed: bool) -> A
                 if packed is None:
                     packed = list(value)
                 packed[index] = new
-    except _Refused as refused:
-        refused.path.append(f"[{index}]")
+    except tags.Unfit as unfit:
+        unfit.inside(f"[{index}]")
         raise
     return value if packed is None else packed
 
@@ -214,12 +204,12 @@ def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
                 packed[key] = new
         else:
             return value if packed is None else packed
-    except _Refused as refused:
-        refused.path.append(f"[{key!r}]")
+    except tags.Unfit as unfit:
+        unfit.inside(f"[{key!r}]")
         raise
     if not typed:
-        bad_key = _Refused(key, "is not a plain JSON key")
-        bad_key.path.append(f"<key {tags.short(key)}>")
+        bad_key = tags.Unfit("is not a plain JSON key", key)
+        bad_key.inside(f"<key {tags.short(key)}>")
         raise bad_key
     return {tags.TAG: "dict", "v": [_pack_pair(pair, depth + 3) for pair in value.items()]}
 
@@ -232,17 +222,17 @@ def _pack_pair(pair: tuple[Any, Any], depth: int) -> list[Any]:
         key = _pack(pair[0], depth, True)
         label = f"[{tags.short(pair[0])}]"
         return [key, _pack(pair[1], depth, True)]
-    except _Refused as refused:
-        refused.path.append(label)
+    except tags.Unfit as unfit:
+        unfit.inside(label)
         raise
 
 
 def _pack_other(value: Any, depth: int, typed: bool) -> Any:
     packer = _PACKERS.get(type(value)) or _packer_of_allowed(type(value))
     if packer is None:
-        raise _Refused(value, _why_not(value))
+        raise tags.Unfit(_why_not(value), value)
     if not typed:
-        raise _Refused(value, "is not plain JSON, which is all that the receiver reads")
+        raise tags.Unfit("is not plain JSON, which is all that the receiver reads", value)
     if depth >= tags.MAX_DEPTH:
         raise _too_deep(value)
     return packer(value, depth)
@@ -260,8 +250,8 @@ def _pack_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
         raise _too_deep(value)
     try:
         items = [_pack(item, depth + 2, True) for item in value]
-    except _Refused as refused:
-        refused.path.append("{...}")
+    except tags.Unfit as unfit:
+        unfit.inside("{...}")
         raise
     # In an order that does not depend on the process: equal sets, equal bytes.
     return {tags.TAG: type(value).__name__, "v": sorted(items, key=text_of)}
@@ -270,7 +260,7 @@ def _pack_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
 def _pack_failure(value: ft.Failure, depth: int) -> dict[str, Any]:
     try:
         return {tags.TAG: "failure", "v": _pack(value.to_json(), depth + 1, True)}
-    except _Refused:
+    except tags.Unfit:
         # The arguments of the exception may nest deeper than what is left of the depth.
         return {tags.TAG: "failure", "v": _pack(value.to_json(include_args=False), depth + 1, True)}
 
@@ -280,7 +270,7 @@ def _pack_leaf(name: str, write: Callable[[Any], dict[str, Any]]) -> Callable[[A
         try:
             return {tags.TAG: name, **write(value)}
         except ValueError as error:
-            raise _Refused(value, str(error)) from None
+            raise tags.Unfit(str(error), value) from None
 
     return packer
 
@@ -299,15 +289,15 @@ def _pack_data(value: Any, depth: int) -> dict[str, Any]:
     extra = [name for name in getattr(value, "__dict__", ()) if name not in names]
     if missing or extra:
         what = "lacks its field" if missing else "has, besides its fields, an attribute"
-        raise _Refused(value, f"{what} {(missing or extra)[0]!r}")
+        raise tags.Unfit(f"{what} {(missing or extra)[0]!r}", value)
     if depth + 2 > tags.MAX_DEPTH:
         raise _too_deep(value)
     packed = {}
     for name in names:
         try:
             packed[name] = _pack(getattr(value, name), depth + 2, True)
-        except _Refused as refused:
-            refused.path.append(f".{name}")
+        except tags.Unfit as unfit:
+            unfit.inside(f".{name}")
             raise
     return {tags.TAG: "data", "c": _names.dotted(type(value)), "v": packed}
 
@@ -317,7 +307,7 @@ _PACKERS: Final[dict[type, Callable[[Any, int], Any]]] = {
     set: _pack_set,
     frozenset: _pack_set,
     ft.Failure: _pack_failure,
-    **{cls: _pack_leaf(name, write) for cls, name, write in tags.WRITERS},
+    **{leaf.cls: _pack_leaf(leaf.name, leaf.write) for leaf in tags.LEAVES},
 }
 
 
@@ -347,5 +337,5 @@ def _base(cls: type) -> type | None:
     return next((base for base in tags.BUILTINS if issubclass(cls, base)), None)
 
 
-def _too_deep(value: Any) -> _Refused:
-    return _Refused(value, f"is nested deeper than {tags.MAX_DEPTH} levels, or contains itself")
+def _too_deep(value: Any) -> tags.Unfit:
+    return tags.Unfit(f"is nested deeper than {tags.MAX_DEPTH} levels, or contains itself", value)

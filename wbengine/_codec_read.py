@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from wbengine import _codec_tags as tags
 from wbengine import _names, exceptions
 from wbengine.types import failure as ft
-
-
-class _Malformed(Exception):
-    """On its way up, collects the path in reverse."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.path: list[str] = []
 
 
 def walk(tree: Any, typed: bool, strings: bool, depth: int) -> Any:
@@ -26,9 +19,8 @@ def walk(tree: Any, typed: bool, strings: bool, depth: int) -> Any:
     """
     try:
         return _Unpacker(typed, strings).unpack(tree, depth)
-    except _Malformed as malformed:
-        path = "".join(reversed(malformed.path))
-        message = f"{path}: {malformed}" if path else str(malformed)
+    except tags.Unfit as unfit:
+        message = f"{unfit.path}: {unfit}" if unfit.path else str(unfit)
     raise exceptions.InvalidFormat(message)
 
 
@@ -51,12 +43,12 @@ class _Unpacker:
             return tree
         if kind is float:
             if tree - tree != 0.0:
-                raise _Malformed(f"{tree} is not a JSON number")
+                raise tags.Unfit(f"{tree} is not a JSON number")
             return tree
         if kind is not list and kind is not dict:
-            raise _Malformed(f"{_names.dotted(kind)} is not JSON")
+            raise tags.Unfit(f"{_names.dotted(kind)} is not JSON")
         if left <= 0:
-            raise _Malformed("nested too deeply")
+            raise tags.Unfit("nested too deeply")
         if kind is list:
             return self._list(tree, left - 1)
         if self._typed and tags.TAG in tree:
@@ -65,7 +57,7 @@ class _Unpacker:
 
     def _check_text(self, text: str) -> None:
         if not tags.is_text(text):
-            raise _Malformed("a string has a lone surrogate")
+            raise tags.Unfit("a string has a lone surrogate")
 
     def _list(self, tree: list[Any], left: int) -> list[Any]:
         result = tree
@@ -85,8 +77,8 @@ class _Unpacker:
                     if result is tree:
                         result = list(tree)
                     result[index] = new
-        except _Malformed as malformed:
-            malformed.path.append(f"[{index}]")
+        except tags.Unfit as unfit:
+            unfit.inside(f"[{index}]")
             raise
         return result
 
@@ -96,7 +88,7 @@ class _Unpacker:
         try:
             for key, item in tree.items():
                 if type(key) is not str:
-                    raise _Malformed("a key is not a string")
+                    raise tags.Unfit("a key is not a string")
                 if self._strings and not key.isascii():
                     self._check_text(key)
                 kind = type(item)
@@ -112,56 +104,50 @@ class _Unpacker:
                     if result is tree:
                         result = dict(tree)
                     result[key] = new
-        except _Malformed as malformed:
-            malformed.path.append(f"[{tags.short(key)}]")
+        except tags.Unfit as unfit:
+            unfit.inside(f"[{tags.short(key)}]")
             raise
         return result
 
     def _tagged(self, tree: dict[str, Any], left: int) -> Any:
         name = tree[tags.TAG]
         try:
-            if name in ("tuple", "set", "frozenset", "dict", "failure", "data", "enum"):
-                return getattr(self, f"_{name}_tag")(self._parts(tree), left)
-            reader = tags.READERS.get(name) if isinstance(name, str) else None
-            if reader is None:
-                raise _Malformed(f"unknown tag {tags.short(name)}")
-            return reader({key: item for key, item in tree.items() if key != tags.TAG})
+            if not isinstance(name, str) or name not in _TAGS:
+                raise tags.Unfit(f"unknown tag {tags.short(name)}")
+            parts = {key: item for key, item in tree.items() if key != tags.TAG}
+            keys, read = _TAGS[name]
+            for key in parts:
+                if key not in keys:
+                    raise ValueError(f"key {tags.short(key)} is not expected")
+            return read(self, parts, left)
         except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
             reason = f"{type(error).__name__}: {str(error)[:200]}"
-            raise _Malformed(f"malformed tag {tags.short(name)}: {reason}") from None
+            raise tags.Unfit(f"malformed tag {tags.short(name)}: {reason}") from None
         except exceptions.InvalidFormat as error:
-            raise _Malformed(f"malformed tag {tags.short(name)}: {error}") from None
-
-    @staticmethod
-    def _parts(tree: dict[str, Any]) -> dict[str, Any]:
-        allowed = {"enum": ("c", "v", "n"), "data": ("c", "v")}.get(tree[tags.TAG], ("v",))
-        for key in tree:
-            if key != tags.TAG and key not in allowed:
-                raise ValueError(f"key {tags.short(key)} is not expected")
-        return tree
+            raise tags.Unfit(f"malformed tag {tags.short(name)}: {error}") from None
 
     def _items(self, tree: dict[str, Any], left: int) -> list[Any]:
         value = tree["v"]
         if type(value) is not list:
             raise TypeError("v is not a list")
         if left <= 0:
-            raise _Malformed("nested too deeply")
+            raise tags.Unfit("nested too deeply")
         return self._list(value, left - 1)
 
-    def _tuple_tag(self, tree: dict[str, Any], left: int) -> tuple[Any, ...]:
+    def read_tuple(self, tree: dict[str, Any], left: int) -> tuple[Any, ...]:
         return tuple(self._items(tree, left))
 
-    def _set_tag(self, tree: dict[str, Any], left: int) -> set[Any]:
+    def read_set(self, tree: dict[str, Any], left: int) -> set[Any]:
         items = self._items(tree, left)
         result = set(items)
         if len(result) != len(items):
             raise ValueError("an item is repeated")
         return result
 
-    def _frozenset_tag(self, tree: dict[str, Any], left: int) -> frozenset[Any]:
-        return frozenset(self._set_tag(tree, left))
+    def read_frozenset(self, tree: dict[str, Any], left: int) -> frozenset[Any]:
+        return frozenset(self.read_set(tree, left))
 
-    def _dict_tag(self, tree: dict[str, Any], left: int) -> dict[Any, Any]:
+    def read_dict(self, tree: dict[str, Any], left: int) -> dict[Any, Any]:
         items = self._items(tree, left)
         if any(type(item) is not list or len(item) != 2 for item in items):
             raise ValueError("v is not a list of pairs")
@@ -170,25 +156,25 @@ class _Unpacker:
             raise ValueError("a key is repeated")
         return result
 
-    def _failure_tag(self, tree: dict[str, Any], left: int) -> ft.Failure:
+    def read_failure(self, tree: dict[str, Any], left: int) -> ft.Failure:
         data = self.unpack(tree["v"], left)
         ft.Failure.validate(data)
         return ft.Failure.from_dict(data)
 
-    def _enum_tag(self, tree: dict[str, Any], left: int) -> enum.Enum:
+    def read_enum(self, tree: dict[str, Any], left: int) -> enum.Enum:
         cls = self._class(tree, enum.Enum)
         if "v" in tree:
             return cls.__members__[tree["v"]]  # type: ignore[no-any-return]
         return cls(self.unpack(tree["n"], left))  # type: ignore[no-any-return]
 
-    def _data_tag(self, tree: dict[str, Any], left: int) -> Any:
+    def read_data(self, tree: dict[str, Any], left: int) -> Any:
         cls = self._class(tree, object)
         values = tree["v"]
         names = {field.name for field in dataclasses.fields(cls)}
         if type(values) is not dict or values.keys() != names:
             raise ValueError(f"the fields of {tree['c']} are {', '.join(sorted(names))}")
         if left <= 0:
-            raise _Malformed("nested too deeply")
+            raise tags.Unfit("nested too deeply")
         values = self._dict(values, left - 1)
         result = object.__new__(cls)
         for name, value in values.items():
@@ -204,3 +190,22 @@ class _Unpacker:
         if issubclass(cls, enum.Enum) is not (base is enum.Enum):
             raise ValueError(f"class {name!r} is of another kind")
         return cls
+
+
+def _leaf(read: Callable[[tags.Parts], Any]) -> _Read:
+    return lambda _, parts, left: read(parts)
+
+
+_Read = Callable[[_Unpacker, tags.Parts, int], Any]
+
+#: Tag -> the keys that it may have, and what reads them.
+_TAGS: Final[dict[str, tuple[frozenset[str], _Read]]] = {
+    **{leaf.name: (leaf.keys, _leaf(leaf.read)) for leaf in tags.LEAVES},
+    "tuple": (tags.ONE_KEY, _Unpacker.read_tuple),
+    "set": (tags.ONE_KEY, _Unpacker.read_set),
+    "frozenset": (tags.ONE_KEY, _Unpacker.read_frozenset),
+    "dict": (tags.ONE_KEY, _Unpacker.read_dict),
+    "failure": (tags.ONE_KEY, _Unpacker.read_failure),
+    "enum": (frozenset({"c", "v", "n"}), _Unpacker.read_enum),
+    "data": (frozenset({"c", "v"}), _Unpacker.read_data),
+}

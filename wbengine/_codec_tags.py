@@ -8,7 +8,7 @@ import decimal
 import uuid
 import zoneinfo
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wbengine import _names
 
@@ -16,6 +16,8 @@ Parts = dict[str, Any]
 
 #: The one key that no plain JSON object of ours has.
 TAG: Final = "$wbe"
+#: Most tags have one key besides that.
+ONE_KEY: Final = frozenset({"v"})
 #: How many JSON containers may stand inside each other (a tag counts as the objects it is made of).
 MAX_DEPTH: Final = 64
 #: Longest integer, in decimal digits: what Python itself reads by default.
@@ -73,7 +75,6 @@ def _write_moment(value: dt.datetime | dt.time) -> Parts:
 
 def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Parts], Any]:
     def read(parts: Parts) -> Any:
-        _expect(parts, "v", "zone", "name", "offset", "fold")
         value = cls.fromisoformat(parts["v"])
         fold = parts.get("fold", 0)
         if type(fold) is not int:
@@ -96,12 +97,24 @@ def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Parts], An
     return read
 
 
-def _write_float(value: float) -> Parts:
-    return {"v": repr(value)}
+def _write_text(value: Any) -> Parts:
+    return {"v": str(value)}
+
+
+def _write_bytes(value: bytes) -> Parts:
+    return {"v": base64.b64encode(value).decode()}
+
+
+def _read_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
 
 
 def _write_str(value: str) -> Parts:
-    return {"v": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
+    return _write_bytes(value.encode("utf-8", "surrogatepass"))
+
+
+def _read_str(text: str) -> str:
+    return _read_bytes(text).decode("utf-8", "surrogatepass")
 
 
 def _text(parts: Parts, key: str = "v") -> str:
@@ -111,58 +124,63 @@ def _text(parts: Parts, key: str = "v") -> str:
     return value
 
 
-def _expect(parts: Parts, *keys: str) -> None:
-    for key in parts:
-        if key not in keys:
-            raise ValueError(f"key {key!r} is not expected")
-
-
 def _from_text(read: Callable[[str], Any]) -> Callable[[Parts], Any]:
     def reader(parts: Parts) -> Any:
-        _expect(parts, "v")
         return read(_text(parts))
 
     return reader
 
 
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
 def _read_duration(parts: Parts) -> dt.timedelta:
-    _expect(parts, "v")
     if type(parts["v"]) is not int:
         raise TypeError("v is not a number of microseconds")
     return parts["v"] * _MICROSECOND
 
 
-#: (type, tag, function that gives the keys of the tag).  A ValueError's text is why it is refused.
-WRITERS: Final[tuple[tuple[type, str, Callable[[Any], Parts]], ...]] = (
-    (str, "str", _write_str),
-    (float, "float", _write_float),
-    (bytes, "bytes", lambda value: {"v": base64.b64encode(value).decode()}),
-    (complex, "complex", lambda value: {"v": repr(value)}),
-    (decimal.Decimal, "decimal", lambda value: {"v": str(value)}),
-    (uuid.UUID, "uuid", lambda value: {"v": str(value)}),
-    (dt.datetime, "datetime", _write_moment),
-    (dt.time, "time", _write_moment),
-    (dt.date, "date", lambda value: {"v": value.isoformat()}),
-    (dt.timedelta, "timedelta", lambda value: {"v": value // _MICROSECOND}),
+class Leaf(NamedTuple):
+    """A tag without parts: `write` gives its keys, `read` takes them; there are no others.
+
+    The text of a ValueError of `write` is why it is refused; `read` raises what constructors raise.
+    """
+
+    name: str
+    cls: type
+    write: Callable[[Any], Parts]
+    read: Callable[[Parts], Any]
+    keys: frozenset[str] = ONE_KEY
+
+
+_MOMENT: Final = frozenset({"v", "zone", "name", "offset", "fold"})
+
+LEAVES: Final = (
+    Leaf("str", str, _write_str, _from_text(_read_str)),
+    Leaf("float", float, lambda value: {"v": repr(value)}, _from_text(_FLOATS.__getitem__)),
+    Leaf("bytes", bytes, _write_bytes, _from_text(_read_bytes)),
+    Leaf("complex", complex, lambda value: {"v": repr(value)}, _from_text(complex)),
+    Leaf("decimal", decimal.Decimal, _write_text, _from_text(decimal.Decimal)),
+    Leaf("uuid", uuid.UUID, _write_text, _from_text(uuid.UUID)),
+    Leaf("datetime", dt.datetime, _write_moment, _read_moment(dt.datetime), _MOMENT),
+    Leaf("time", dt.time, _write_moment, _read_moment(dt.time), _MOMENT),
+    Leaf("date", dt.date, _write_text, _from_text(dt.date.fromisoformat)),
+    Leaf("timedelta", dt.timedelta, lambda value: {"v": value // _MICROSECOND}, _read_duration),
 )
 
-#: Tag -> function of its keys.  Raises what the constructors raise.
-READERS: Final[dict[str, Callable[[Parts], Any]]] = {
-    "str": _from_text(lambda text: _decode(text).decode("utf-8", "surrogatepass")),
-    "float": _from_text(_FLOATS.__getitem__),
-    "bytes": _from_text(_decode),
-    "complex": _from_text(complex),
-    "decimal": _from_text(decimal.Decimal),
-    "uuid": _from_text(uuid.UUID),
-    "datetime": _read_moment(dt.datetime),
-    "time": _read_moment(dt.time),
-    "date": _from_text(dt.date.fromisoformat),
-    "timedelta": _read_duration,
-}
+
+class Unfit(Exception):
+    """What cannot be written, or read; on its way up it collects the path in reverse."""
+
+    def __init__(self, reason: str, culprit: Any = None) -> None:
+        super().__init__(reason)
+        self.culprit = culprit
+        self._path: list[str] = []
+
+    def inside(self, step: str) -> None:
+        """It is at `step` of what holds it."""
+        self._path.append(step)
+
+    @property
+    def path(self) -> str:
+        return "".join(reversed(self._path))
 
 
 def is_text(value: str) -> bool:

@@ -22,32 +22,17 @@ try:
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-#: A string as JSON text, quotes included.
-quote: Final[Callable[[str], str]] = json.encoder.encode_basestring
-
 _CONTAINERS: Final = (dict, list)
 
-_SHORT: Final = 2000
-#: More than any reader takes without a closer look.
-_MANY: Final = 100
 #: Texts below so many bytes are copied into as much memory as they need.
 _ROOM: Final = 2048
 
 
 def writer(allow_nan: bool) -> Callable[[Any], str]:
-    """What writes trees as compact JSON text, which may hold lone surrogates where they do.
-
-    As `JSONEncoder.encode`, which makes the machinery that this keeps anew for each tree.
-    """
-    plain = json.JSONEncoder(
+    """What writes trees as compact JSON text, which may hold lone surrogates where they do."""
+    return json.JSONEncoder(
         ensure_ascii=False, check_circular=False, allow_nan=allow_nan, separators=(",", ":")
-    )
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # not CPython
-        return plain.encode
-    join = "".join
-    parts = make(None, plain.default, quote, None, ":", ",", False, False, allow_nan)
-    return lambda tree: join(parts(tree, 0))
+    ).encode
 
 
 text_of: Final = writer(allow_nan=False)
@@ -94,7 +79,7 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool, int]:
     """
     if orjson is not None and type(data) is bytes:
         try:
-            return decode(data), False, most_levels(data)
+            return decode(data), False, data.count(b"{") + data.count(b"[")
         except (ValueError, TypeError):
             pass
     try:
@@ -105,34 +90,10 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool, int]:
     # Python's own limit is faster than ours, where it is there and not changed.
     reader = _reader if _max_digits() == tags.MAX_DIGITS else _careful_reader
     try:
-        tree = scanned(reader, text)
+        tree = reader.decode(text)
     except (ValueError, RecursionError) as error:
         raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
     return tree, escaped or isinstance(data, str), text.count("{") + text.count("[")
-
-
-def most_levels(data: bytes) -> int:
-    """No fewer than the levels of JSON text: as many as may be opened, unless they are many."""
-    if len(data) < _SHORT:
-        return data.count(b"{") + data.count(b"[")
-    found = 0
-    for mark in (b"{", b"["):  # counting looks at each byte, finding does not
-        place = data.find(mark)
-        while place >= 0:
-            found += 1
-            if found > _MANY:
-                return len(data)
-            place = data.find(mark, place + 1)
-    return found
-
-
-def scanned(reader: json.JSONDecoder, text: str) -> Any:
-    """`reader.decode(text)`, which looks for spaces around it each time."""
-    try:
-        tree, end = reader.scan_once(text, 0)  # type: ignore[attr-defined]
-    except StopIteration:
-        end = -1  # it begins with a space, or is none
-    return tree if end == len(text) else reader.decode(text)
 
 
 def is_deeper(tree: Any, depth: int) -> bool:

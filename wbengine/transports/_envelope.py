@@ -33,7 +33,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 _reader = json.JSONDecoder(parse_constant=_refuse_constant)
-_quote = _json_text.quote
+_quote = _json_text.text_of
 
 _TYPE: Final = "application/json"
 _ENCODING: Final = "utf-8"
@@ -138,7 +138,7 @@ def _read(raw: bytes) -> Any:
     try:
         return _json_text.decode(raw)
     except (TypeError, ValueError):
-        head = _json_text.scanned(_reader, raw.decode("utf-8"))
+        head = _reader.decode(raw.decode("utf-8"))
     if b"\\u" in raw:  # an escaped lone surrogate would break whoever prints or stores it
         _json_text.text_of(head).encode("utf-8")
     return head
