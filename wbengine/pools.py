@@ -23,8 +23,4 @@ All pools share one contract:
 from wbengine.concurrency.pools import ExternalPool, Pool, PoolCall, SoloPool, ThreadPool
 from wbengine.concurrency.process_pool import ProcessPool
 
-#: The names of before.
-GivenPool = ExternalPool
-Ticket = PoolCall
-
 __all__ = ["ExternalPool", "Pool", "PoolCall", "ProcessPool", "SoloPool", "ThreadPool"]

@@ -40,20 +40,12 @@ class LocalTaskExecutor(calls.TaskExecutor):
     """What the executors of this host share.
 
     `strict`: refuse the arguments and results that could not travel to a worker.  `limit`: that of
-    tasks which say nothing of their own (`Task.timelimit`).  `grace`: seconds after which the
-    process of a cancelled task is killed, if it has one of its own (None: never).
+    tasks which say nothing of their own (`Task.timelimit`).
     """
 
-    def __init__(
-        self,
-        *,
-        strict: bool = False,
-        limit: limits.TimeLimit = limits.UNLIMITED,
-        grace: float | None = CANCEL_GRACE,
-    ) -> None:
+    def __init__(self, *, strict: bool = False, limit: limits.TimeLimit = limits.UNLIMITED) -> None:
         self._strict = strict
         self._limit = limit
-        self._grace = grace
 
     def submit(self, invocation: calls.Invocation, done: calls.Done) -> None:
         refused = strictness.refused(invocation) if self._strict else None
@@ -354,7 +346,8 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         limit: limits.TimeLimit = limits.UNLIMITED,
         grace: float | None = CANCEL_GRACE,
     ) -> None:
-        super().__init__(strict=strict, limit=limit, grace=grace)
+        super().__init__(strict=strict, limit=limit)
+        self._grace = grace
         self._size = max_workers if max_workers is not None else _pool_size()
         self._pool = None
 

@@ -2,7 +2,9 @@
 
 An exception's traceback holds frames, frames hold local variables: whoever keeps an exception keeps
 everything its functions had in hand.  Taking the traceback off would free all that, but it would
-also take it from the user, who may be about to log or re-raise that very exception.  So a failure
+also take it from the user, who may be about to log or re-raise that very exception.  Clearing the
+frames (`traceback.clear_frames`) would leave those that still run when the exception is caught: the
+engine's own, which hold the arguments of the task.  So a failure
 keeps a *twin*: an object of the same class with the same attributes, and its own, empty traceback.
 Where the original went through is kept as plain text, and turned into a traceback of stand-in
 frames on demand.
