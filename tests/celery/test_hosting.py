@@ -207,7 +207,8 @@ def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert found.returncode == 2
-    assert f"error: {setting} {value!r} cannot be used (" in found.stderr.splitlines()[-1]
+    last = found.stderr.splitlines()[-1]
+    assert f"error: {setting} {value!r} cannot be used (" in last and "; right is " in last
     assert "Traceback" not in found.stderr
 
 

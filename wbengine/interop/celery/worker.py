@@ -518,22 +518,29 @@ def _check(app: celery.Celery) -> None:
 
     :raises ValueError: it cannot read one, or an option that stands for it.
     """
-    conf = app.conf
-    readers: dict[str, Callable[[], object]] = {
-        "accept_content": lambda: _check_formats(conf.accept_content),
-        "result_serializer": lambda: _check_formats([conf.result_serializer]),
-        "broker_transport_options": lambda: _timeouts(app),
-        "result_expires": lambda: _expires(app),
-        "broker_read_url": lambda: app.connection_for_read().transport,
-        "result_backend": lambda: app.backend,
-    }
-    for name, read in readers.items():
+    conf, formats = app.conf, "--celery-accept: json, yaml, msgpack or pickle"
+    readers: dict[str, tuple[Callable[[], object], str]] = {
+        "accept_content": (lambda: _check_formats(conf.accept_content), formats),
+        "result_serializer": (lambda: _check_formats([conf.result_serializer]), formats),
+        "broker_transport_options": (
+            lambda: _timeouts(app), "a mapping; a visibility_timeout is in seconds",
+        ),
+        "result_expires": (lambda: _expires(app), "seconds, a timedelta, or None"),
+        "broker_read_url": (
+            lambda: app.connection_for_read().transport, "--celery-broker redis://… or amqp://…",
+        ),
+        "result_backend": (
+            lambda: app.backend, "--celery-result-backend redis://…, rpc://, or others of Celery's",
+        ),
+    }  # fmt: skip
+    for name, (read, right) in readers.items():
         try:
             read()
         except Exception as error:  # whatever Celery, or a library of the backend's, raises
             value = getattr(conf, name)
             shown = maybe_sanitize_url(value) if isinstance(value, str) else value
-            raise ValueError(f"{name} {shown!r} cannot be used ({_why(error)})") from error
+            text = f"{name} {shown!r} cannot be used ({_why(error)}); right is {right}"
+            raise ValueError(text) from error
 
 
 def _check_formats(names: Iterable[str]) -> None:
