@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -246,6 +248,25 @@ def test_db(wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert wbengine("db", "prune", "--older-than", "1h", "--yes").out == ""
     assert len(wbengine(*prune, "--yes", "--batch", "1").out.splitlines()) == 2
     assert wbengine("db", "check", "--json").json["flows"] == 1
+
+
+def test_db_check_tells_of_damage_that_no_record_shows(wbengine: Command, home: Path) -> None:
+    """A page of an index that reading the records does not need."""
+    path = home / "flows.db"
+    place = ("--persistence", f"sqlite:///{path}")
+    assert wbengine("db", "upgrade", *place).code == 0
+    assert wbengine("db", "check", *place).code == 0
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        ((size,),) = database.execute("PRAGMA page_size")
+        ((page,),) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'ix_wbe_flowdetails_created'"
+        )
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 8)
+    told = wbengine("db", "check", *place, "--json")
+    assert told.code == 1
+    assert told.json["damaged"] and str(page) in told.json["damaged"][0]
 
 
 def test_a_store_without_layouts(wbengine: Command) -> None:

@@ -13,6 +13,8 @@ TABLE = r"""/dev/sda1 / ext4 rw 0 0
 server:/srv /srv nfs4 rw 0 0
 /dev/sdb1 /srv/fast xfs rw 0 0
 //host/share /mnt/ünser\040share cifs rw 0 0
+tmpfs /hidden/below tmpfs rw 0 0
+server:/srv /hidden nfs4 rw 0 0
 tmpfs /opt/data tmpfs rw 0 0
 me@host: /opt/data fuse.sshfs rw 0 0
 """
@@ -25,11 +27,12 @@ me@host: /opt/data fuse.sshfs rw 0 0
         ("/srv/flows.db", "nfs4"),
         ("/srvother/flows.db", "ext4"),
         ("/srv/fast/flows.db", "xfs"),
+        ("/hidden/below/flows.db", "nfs4"),
         ("/mnt/ünser share/flows.db", "cifs"),
         ("/opt/data/flows.db", "fuse.sshfs"),
     ],
 )
-def test_file_system_of_a_path_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
+def test_file_system_of_a_path_is_that_of_the_last_mount_above_it(path: str, kind: str) -> None:
     assert mounts.kind_of(path, TABLE) == kind
 
 

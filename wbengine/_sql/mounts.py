@@ -34,11 +34,11 @@ def network_kind(path: str) -> str | None:
 
 def kind_of(path: str, table: str) -> str | None:
     """The kind of file system that a path is on, by the system's table of mounts."""
-    found, length = None, -1
+    found = None
     for line in table.splitlines():
         _, place, kind, *_ = line.split(" ")
         place = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), place)
         inside = path == place or path.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= length:  # the last one that is mounted at a place counts
-            found, length = kind, len(place)
+        if inside:  # the last one counts: it hides what was mounted there before
+            found = kind
     return found

@@ -99,8 +99,9 @@ def current(context: contexts.Context) -> None:
 
 @base.command(
     "check",
-    help="""See that the layout of the store is the current one, and that its records can be read.
-    Exits with 1 if something is damaged, with 69 if the store cannot be used, or is not there.
+    help="""See that the layout of the store is the current one, that its records can be read, and
+    that an sqlite file is sound. Exits with 1 if something is damaged, with 69 if the store cannot
+    be used, or is not there.
 
     \b
     wbengine db check
@@ -117,6 +118,8 @@ def check(context: contexts.Context) -> int:
     ):
         if not stores.is_made(settings, backend):
             raise errors.Failed(stores.not_made(settings), errors.UNAVAILABLE)
+        with _noting(damaged):
+            damaged += getattr(backend, "problems", list)()
         for book in connection.get_logbooks(lazy=True):
             books += 1
             with _noting(damaged):

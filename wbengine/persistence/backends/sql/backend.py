@@ -98,6 +98,20 @@ class SQLBackend(base.Backend):
                 if not self.is_there():
                     self.upgrade()
 
+    def problems(self) -> list[str]:
+        """What an sqlite file is found to have wrong, besides its rows; servers see to theirs.
+
+        Cost: that of reading all of it.
+        """
+        if self.options.dialect != dialects.SQLITE or not self.is_there():
+            return []
+
+        def work(connection: sa.Connection) -> list[str]:
+            found = connection.exec_driver_sql("PRAGMA quick_check").scalars().all()
+            return [text.replace("\n", "; ") for text in found if text != "ok"]
+
+        return _sql.transact(self.engine, "Checking the database", work, write=False)
+
     def _is_no_file(self) -> bool:
         """Whether opening the database would make it."""
         path = self.options.url.database
