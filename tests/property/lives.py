@@ -267,11 +267,14 @@ class Life:
             self.save(name, "RUNNING")
         for name in turn.revert:
             self.save(name, "REVERTING")
-        for name in turn.retry:
-            self.retry(name)
+        postponed = [name for name in turn.retry if self.retry(name)]
+        for name in postponed:  # once the turn has begun: until then nothing is resolved
+            if self.rng.random() < 0.2:
+                self.meddle([name])
         assert self.engine.in_flight == len(self.oracle.out)
 
-    def retry(self, name: str) -> None:
+    def retry(self, name: str) -> bool:
+        """Whether it has to wait before it executes again."""
         if self.rng.random() < self.postponing:
             self.history.append(f"{name} postponed")
             self.engine.postpone(name)
@@ -280,15 +283,14 @@ class Life:
                 self.save(name, "RETRYING", "EXECUTE")
             else:
                 self.save(name, "SUCCESS")
-            if self.rng.random() < 0.2:
-                self.meddle([name])
-            return
+            return True
         changed = self.engine.reset(name)
         assert changed == self.oracle.reset(name)
         for other in changed:
             self.save(other, "PENDING", "EXECUTE")
         self.save(name, "RUNNING", "EXECUTE")
         self.rerunning.add(name)
+        return False
 
     def save(self, name: str, state: str, intention: str | None = None) -> None:
         """As an engine does: an intention stays what `apply` made it, until something is reset."""
