@@ -268,7 +268,7 @@ def test_ctrl_c_before_it_runs_says_what_is_kept(
     """As soon as it is kept."""
 
     def press(place: str) -> None:
-        if place == "dir.after-book":
+        if place == "sql.after-logbook-commit":
             os.kill(os.getpid(), signal.SIGINT)
 
     _crash.install(press)

@@ -170,7 +170,7 @@ def _of_file(path: Path, root: Path, chance: random.Random) -> Harm:
     path.write_bytes(after)
 
     def kept() -> bool:
-        if path.suffix == ".sqlite":
+        if path.suffix in (".sqlite", ".db"):
             return path.exists()  # the flows that are fine go on in the same file
         return any(p.is_file() and after in p.read_bytes() for p in root.rglob("*"))
 
