@@ -145,6 +145,18 @@ def test_answers_to_nobody() -> None:
     assert bench.tracker.ignored == {"unknown": 1}
 
 
+def test_dropped_answer_is_logged_with_its_request_epoch_and_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    entry = bench.running()
+    bench.succeed(entry)
+    with caplog.at_level(logging.DEBUG):
+        bench.succeed(entry, worker="w2", epoch=1)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == f"SUCCESS to request {entry.id} (epoch 1, of worker w2) is dropped: late"
+
+
 def test_an_unreadable_result_is_an_end_too() -> None:
     bench = Bench()
     first, second = bench.running(), bench.running()

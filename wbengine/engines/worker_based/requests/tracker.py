@@ -332,6 +332,11 @@ class RequestTracker:
         if tracked is None and self.recovery.inherits and answer.body["state"] in pr.STOP_STATES:
             return self.recovery.keep_early(answer, receipt)
         self.ignored[reason] += 1
+        LOG.debug(
+            "%s to request %s (epoch %s, of worker %s) is dropped: %s",
+            answer.body["state"], answer.correlation_id, answer.headers.get(env.WBE_EPOCH),
+            answer.text(env.WBE_WORKER), reason,
+        )  # fmt: skip
         return [fx.Acknowledge(receipt)]
 
     def started(
