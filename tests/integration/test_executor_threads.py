@@ -198,3 +198,12 @@ def test_rows_of_a_flow_that_is_lost_are_left_alone(
     assert ledger.state(request_id).state == "open"
     executor.disown()
     (tmp_path / "gate-execute").touch()
+
+
+def test_refused_request_does_not_hold_back_the_one_before(
+    executor: Any, ends: Ends, tmp_path: Path
+) -> None:
+    call = made(tasks.Plain("p"), tmp_path)
+    with pytest.raises(exc.Duplicate):
+        executor.submit_many((call, made(tasks.Plain("p"), tmp_path)), ends)
+    assert not isinstance(ends.get(timeout=60), Exception) and tasks.runs(tmp_path) == ["execute-p"]

@@ -312,3 +312,32 @@ def test_running_is_left_out_when_the_end_is_told_with_it(
     assert [(parcel.envelope.body["state"], parcel.withdrawn) for parcel in parcels] == told
     assert made.folded == ours
     made._pool.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"url": "redis://127.0.0.1:1/0"}, exceptions.TransportFailure),
+        ({"url": "amqp://127.0.0.1:1//"}, exceptions.TransportFailure),
+        ({"url": "memory://waits", "ledger": "redis://127.0.0.1:1/0"}, exceptions.LedgerFailure),
+    ],
+    ids=["redis", "amqp", "ledger"],
+)
+def test_wait_raises_the_error_of_a_run_that_failed(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    made = workers.Worker("default", "t", [sample_tasks], **options)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            made.run(display_banner=False)
+        except exceptions.WbengineException as failure:
+            raised.append(failure)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with pytest.raises(error) as caught:
+        made.wait(60)
+    thread.join(60)
+    assert raised == [caught.value]

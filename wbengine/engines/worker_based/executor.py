@@ -308,15 +308,15 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         now = SYSTEM.monotonic()
         alone: fx.Dispatch | None = None
         for count, call in enumerate(invocations):
+            if alone is not None:  # it is not; and what comes may be refused
+                self._perform(alone)
+                alone = None
             if _nothing_to_undo(call):
                 done(call, invocation.Outcome(None))
                 continue
             with self._lock:
                 take = self._recovery.recover if call.recovered else self._tracker.submit
                 effects = take(call, done, now)
-            if alone is not None:
-                self._perform(alone)
-                alone = None
             if not count and len(effects) == 1 and isinstance(effects[0], fx.Dispatch):
                 alone = effects[0]
             else:

@@ -230,6 +230,13 @@ class Worker:
         if display_banner:
             write = banner_writer or (lambda text: LOG.info("%s", text.rstrip()))
             write(self.banner)
+        try:
+            self._work()
+        except BaseException as error:
+            self._proxy.give_up(error)
+            raise
+
+    def _work(self) -> None:
         self._open_ledger()
         self._pool.start()
         self._proxy.call_soon(self._introduce)
@@ -290,7 +297,10 @@ class Worker:
             self._pool.stop(wait=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the worker takes requests; False if time ran out."""
+        """Wait until the worker takes requests; False if time ran out.
+
+        :raises TransportFailure, LedgerFailure: as `run` did.
+        """
         return self._proxy.wait(timeout) and self._sources.wait_ready(timeout)
 
     def suspend(self) -> None:

@@ -134,10 +134,15 @@ class Listening:
             self._ended.set()
             self._running.set()
 
+    def give_up(self, error: BaseException) -> None:
+        """Let `wait` raise what keeps its owner from going on."""
+        self._error = self._error or error
+        self._running.set()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the proxy is connected and consuming; False if time ran out.
 
-        :raises TransportFailure: it gave up.
+        :raises TransportFailure: it gave up; or what its owner gave up with.
         """
         ready = self._running.wait(timeout)
         if self._error is not None:
