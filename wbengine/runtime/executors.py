@@ -472,7 +472,7 @@ def _pickled_call(strict: bool, limit: limits.TimeLimit, invocation: calls.Invoc
     except Exception as error:
         raise exceptions.NotEncodable(
             f"Task {invocation.task.name!r} and its arguments cannot be sent to a process: {error}",
-            path="arguments[]",
+            path="call",
         ) from error
 
 

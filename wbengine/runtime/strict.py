@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
 _ARGUMENTS: Final = "arguments["
+#: Where the path of an error about a call begins that never left.
+_UNSENT: Final = (_ARGUMENTS, "call")
 
 
 def refused(invocation: calls.Invocation) -> calls.Outcome | None:
@@ -60,4 +62,4 @@ def _nothing_to_undo(invocation: calls.Invocation) -> bool:
 def never_left(result: Any) -> bool:
     """Whether this is what an execution failed with whose task or arguments could not be sent."""
     error = result.exception if isinstance(result, ft.Failure) else None
-    return isinstance(error, exceptions.NotEncodable) and error.path.startswith(_ARGUMENTS)
+    return isinstance(error, exceptions.NotEncodable) and error.path.startswith(_UNSENT)
