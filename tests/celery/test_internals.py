@@ -65,17 +65,23 @@ def pool() -> Any:
     return Pool(2, semaphore=LaxBoundedSemaphore(1))
 
 
+def received(app: celery.Celery, task: Any, pool: Any, **options: Any) -> Any:
+    """The request of the message that was sent, given to the pool."""
+    with app.connection_for_read() as connection:
+        queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
+        message = queue(connection.default_channel).get()
+    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
+    made = cls(message, app=app, task=task, body=message.body, decoded=False, **options)
+    made.execute_using_pool(pool)
+    return made
+
+
 def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
     """A request's name, id and fields; what its tracer takes; and whom to tell."""
     app = celery.Celery(broker="memory://", set_as_current=False)
     task = app.task(same, name="t", time_limit=9)
     task.apply_async((3,), task_id="i", retries=2, soft_time_limit=5, headers={"color": "red"})
-    with app.connection_for_read() as connection:
-        queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
-        message = queue(connection.default_channel).get()
-    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
-    made = cls(message, app=app, task=task, body=message.body, decoded=False)
-    made.execute_using_pool(pool)
+    made = received(app, task, pool)
     (delivery,) = pool.host.deliveries
     assert delivery is made
     assert (delivery.id, delivery.limit) == ("i", limits.TimeLimit(5, 9))
@@ -97,16 +103,7 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> No
 
     pool.register_with_event_loop(hub)
     task.apply_async((3,))
-    with app.connection_for_read() as connection:
-        queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
-        message = queue(connection.default_channel).get()
-    cls = request.create_request_cls(internals.HostedRequest, task, pool, "w@h", None, app=app)
-    made = cls(
-        message, app=app, task=task, body=message.body, decoded=False,
-        on_ack=acknowledge, on_reject=acknowledge,
-    )  # fmt: skip
-    made.execute_using_pool(pool)
-    (delivery,) = pool.host.deliveries
+    delivery = received(app, task, pool, on_ack=acknowledge, on_reject=acknowledge)
     delivery.accept()
 
     def settle() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.waiting import MARGIN, until
 from wbengine import _crash, exceptions
+from wbengine._sql import mounts
 from wbengine.persistence import backends, base, leases, models
 
 #: Holds the write lock, says so, and waits to be told to go on.
@@ -129,11 +130,15 @@ def test_turn_waits_for_the_writer_of_another_process(path: Path, backend: base.
         assert backend.get_connection().get_flow_details("flow").meta == {"turn": 1}
 
 
-def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: base.Backend) -> None:
-    """And one that lost its lease is refused, without the others."""
-    uuids = [f"flow-{number}" for number in range(8)]
-    flows = held(backend, *uuids)
-    flows[3] = flows[3][0], dataclasses.replace(flows[3][1], epoch=99)
+def saved_together(
+    path: Path,
+    backend: base.Backend,
+    flows: list[tuple[models.FlowDetail, leases.Lease]],
+    refusal: type[Exception],
+) -> tuple[dict[str, str], int]:
+    """Save flows from a thread each, which all wait for another process: what came of it ('saved'
+    or 'refused') by uuid, and how many transactions were committed.
+    """
     told: dict[str, str] = {}
     begun: list[str] = []
 
@@ -142,22 +147,31 @@ def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: bas
         try:
             backend.get_connection().save_changes(flow, flow, lease=lease)
             told[flow.uuid] = "saved"
-        except exceptions.LeaseLost:
-            told[flow.uuid] = "lost"
+        except refusal:
+            told[flow.uuid] = "refused"
 
     with process(HOLDER, str(path)) as holder, crashpoints(begun.append):
         threads = [threading.Thread(target=save, args=each) for each in flows]
         for thread in threads:
             thread.start()
-        until(lambda: begun.count("sql.before-save") == len(uuids), within=2)
+        until(lambda: begun.count("sql.before-save") == len(flows), within=2)
         before = commits(path)
         go_on(holder)
         for thread in threads:
             thread.join(20)
-    assert told == {uuid: "lost" if uuid == "flow-3" else "saved" for uuid in uuids}
+    return told, commits(path) - before
+
+
+def test_turns_of_threads_that_wait_are_one_transaction(path: Path, backend: base.Backend) -> None:
+    """And one that lost its lease is refused, without the others."""
+    uuids = [f"flow-{number}" for number in range(8)]
+    flows = held(backend, *uuids)
+    flows[3] = flows[3][0], dataclasses.replace(flows[3][1], epoch=99)
+    told, committed = saved_together(path, backend, flows, exceptions.LeaseLost)
+    assert told == {uuid: "refused" if uuid == "flow-3" else "saved" for uuid in uuids}
     kept = {uuid: backend.get_connection().get_flow_details(uuid).meta for uuid in uuids}
     assert kept == {uuid: {} if uuid == "flow-3" else {"saved": True} for uuid in uuids}
-    assert commits(path) - before <= 4
+    assert committed <= 4
 
 
 def test_turn_that_cannot_be_written_fails_without_those_it_waited_with(
@@ -165,31 +179,13 @@ def test_turn_that_cannot_be_written_fails_without_those_it_waited_with(
 ) -> None:
     """One breaks a rule of the database."""
     flows = held(backend, "good", "fine", "well", "bad", "right")
-    begun: list[str] = []
-    told: dict[str, str] = {}
-
-    def save(flow: models.FlowDetail, lease: leases.Lease) -> None:
-        flow.meta["saved"] = True
-        try:
-            backend.get_connection().save_changes(flow, flow, lease=lease)
-            told[flow.uuid] = "saved"
-        except exceptions.StorageFailure:
-            told[flow.uuid] = "failed"
-
     with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute(
             "CREATE TRIGGER no_bad BEFORE UPDATE ON wbe_flowdetails WHEN NEW.uuid = 'bad'"
             " AND NEW.meta IS NOT NULL BEGIN SELECT RAISE(ABORT, 'not this one'); END"
         )
-    with process(HOLDER, str(path)) as holder, crashpoints(begun.append):
-        threads = [threading.Thread(target=save, args=each) for each in flows]
-        for thread in threads:
-            thread.start()
-        until(lambda: begun.count("sql.before-save") == len(flows), within=2)
-        go_on(holder)
-        for thread in threads:
-            thread.join(20)
-    assert told == {flow.uuid: "failed" if flow.uuid == "bad" else "saved" for flow, _ in flows}
+    told, _ = saved_together(path, backend, flows, exceptions.StorageFailure)
+    assert told == {flow.uuid: "refused" if flow.uuid == "bad" else "saved" for flow, _ in flows}
     kept = {uuid: backend.get_connection().get_flow_details(uuid).meta for uuid in told}
     assert kept == {uuid: {} if uuid == "bad" else {"saved": True} for uuid in told}
 
@@ -266,3 +262,15 @@ def commits(path: Path) -> int:
     size = 24 + int.from_bytes(data[8:12], "big")
     frames = [data[at : at + 24] for at in range(32, len(data), size)]
     return sum(frame[4:8] != bytes(4) and frame[8:16] == data[16:24] for frame in frames)
+
+
+def test_file_on_a_network_file_system_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system of this host stands for one of another host."""
+    kind = mounts.kind_of(str(path), Path("/proc/self/mounts").read_text())
+    monkeypatch.setattr(mounts, "NETWORK", frozenset({kind}))
+    connection = backends.fetch(f"sqlite:///{path}").get_connection()
+    for _ in range(2):
+        with pytest.raises(exceptions.StorageFailure, match=f"network file system \\({kind}\\)"):
+            connection.upgrade()

@@ -164,7 +164,7 @@ def _pool(told: options.Options) -> dict[str, Any]:
 def _listen(engine: sa.Engine, told: options.Options) -> None:
     if told.dialect == dialects.SQLITE:
         if not told.in_memory:
-            sa.event.listen(engine, "connect", _refuse_network)
+            sa.event.listen(engine, "first_connect", _refuse_network)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:

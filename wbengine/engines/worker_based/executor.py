@@ -451,8 +451,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _until(self) -> float | None:
         """When the consumer's thread has something to do, even if nothing comes."""
-        alarm = self._next_timer()
-        return self._round_due if alarm is None else min(alarm, self._round_due)
+        timer = self._next_timer()
+        return self._round_due if timer is None else min(timer, self._round_due)
 
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""

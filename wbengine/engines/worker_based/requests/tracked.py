@@ -57,9 +57,6 @@ _STALE_TIMERS: Final = 1000
 #: Epoch of a request that was forgotten: no message of it is current any more.
 WITHDRAWN: Final = -1
 
-#: The correlation id of its messages, and the name of its row.
-request_id: Final = invocation.request_id
-
 
 class TrackedRequest:
     """One request.  It waits in one `RequestIndex` at most, under a `key`.
@@ -93,7 +90,10 @@ class TrackedRequest:
     def __init__(
         self, call: invocation.Invocation, done: invocation.Done, timeout: float | None, now: float
     ) -> None:
-        self.id = request_id(call.uuid, call.action, call.attempt, call.index, call.resumed)
+        #: The correlation id of its messages, and the name of its row.
+        self.id = invocation.request_id(
+            call.uuid, call.action, call.attempt, call.index, call.resumed
+        )
         self.invocation = call
         self.flow = call.flow_uuid
         self.done = done
