@@ -262,7 +262,7 @@ class AtomDetail(Annotated):
             "items": None if self.items is None else self.items.to_dict(),
         }
         # Most have none.
-        if self.reversions:
+        if self.reversions or self.past or self.action == "revert":  # else they are counted anew
             found["reversions"] = self.reversions
         if self.past:
             found["past"] = [list(attempt) for attempt in self.past]
