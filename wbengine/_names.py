@@ -15,6 +15,8 @@ _LABEL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,120}")
 
 #: Whether a string may name an exchange, topic, queue, holder or request: truthy if it may.
 is_label: Final = _LABEL.fullmatch
+#: The same, for a JSON Schema.
+LABEL_PATTERN: Final = rf"^{_LABEL.pattern}\Z"
 _PATTERN: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.*-]{1,120}")
 
 #: More names than so many are not compared each with each.

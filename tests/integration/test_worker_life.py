@@ -19,7 +19,7 @@ from wbengine import engines, exceptions
 from wbengine.engines.worker_based import proxy
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections.parcels import Parcel
-from wbengine.engines.worker_based.messages import cancelling, controlling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import linear_flow, unordered_flow
 
@@ -70,13 +70,13 @@ def test_a_suspended_worker_leaves_everything_to_others(
         worker_in_thread(url, *offer, threads_count=1) as one,
         worker_in_thread(url, *offer, threads_count=1) as other,
     ):
-        tell(url, controlling.order("suspend", one.identity))
+        tell(url, commands.order("suspend", one.identity))
         until(lambda: one.life.state == "suspended")
         loaded = load(many(30), place)
         loaded.run()
         assert ran(loaded, 30) == {other.identity: 30}
         other.suspend()
-        tell(url, controlling.order("resume"))
+        tell(url, commands.order("resume"))
         until(lambda: one.life.state == other.life.state == "idle")
         loaded = load(unordered_flow.Flow("f").add(*sample_tasks.meeting(tmp_path)), place)
         loaded.run()
@@ -95,7 +95,7 @@ def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[st
             thread = threading.Thread(target=loaded.run)
             thread.start()
             until(lambda: one.life.successes)
-            tell(url, controlling.order("drain", one.identity))
+            tell(url, commands.order("drain", one.identity))
             until(lambda: one.life.state == "dead")
         thread.join(60)
         assert loaded.storage.get_flow_state() == "SUCCESS"
@@ -173,7 +173,7 @@ def test_running_task_hears_that_it_is_cancelled(place: dict[str, Any], tmp_path
         thread.start()
         until(started.exists)
         ((request_id, _),) = made.life.current
-        tell(place["url"], *cancelling.orders([(request_id, 10_000)], made.identity))
+        tell(place["url"], *commands.cancellations([(request_id, 10_000)], made.identity))
         thread.join(60)
     assert loaded.storage.fetch("patience") == "cancelled"
 

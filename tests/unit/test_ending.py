@@ -12,7 +12,7 @@ from wbengine import exceptions as exc
 from wbengine import start_times
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import commands, schemas
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import LOOKUP_PAUSE, UNKNOWN, Seen
@@ -48,9 +48,9 @@ def timed(bench: Bench, now: float = T0, action: str = "execute", **times: Any) 
 def cancelled(effects: list[fx.Effect]) -> list[tuple[str, list[Any]]]:
     messages = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
     for message in messages:
-        cancelling.validate(message.body)
-        assert message.type == cancelling.CANCEL and message.ours
-    return [(message.routing_key, cancelling.read(message.body)) for message in messages]
+        commands.SCHEMAS[commands.CANCEL].check(message.body)
+        assert message.type == commands.CANCEL and message.ours
+    return [(message.routing_key, commands.named(message.body)) for message in messages]
 
 
 # Cancelling --------------------------------------------------------------------------------------
@@ -116,9 +116,9 @@ def test_what_runs_is_told_to_whoever_runs_it_and_told_again() -> None:
 
 def test_of_many_no_message_grows_too_large() -> None:
     bench = Bench()
-    calls = [bench.running("w1").invocation for _ in range(cancelling.MOST + 1)]
+    calls = [bench.running("w1").invocation for _ in range(schemas.MAX_IDS + 1)]
     sizes = [len(pairs) for _, pairs in cancelled(bench.tracker.cancel(calls, T0))]
-    assert sizes == [cancelling.MOST, 1]
+    assert sizes == [schemas.MAX_IDS, 1]
 
 
 def test_what_is_cancelled_and_lost_is_not_sent_again() -> None:
@@ -175,7 +175,7 @@ def test_what_ended_or_was_never_here_is_left_alone() -> None:
 )  # fmt: skip
 def test_what_is_no_such_message_is_refused(body: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
-        cancelling.validate(body)
+        commands.SCHEMAS[commands.CANCEL].check(body)
 
 
 # Expiring ----------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from wbengine import exceptions as exc
 from wbengine import task
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.types import _description
+from wbengine.engines.worker_based.messages import schemas
 from wbengine.types.failure import Failure
+from wbengine.types.schemas import Schema
 
 STATES = (pr.WAITING, pr.PENDING, pr.RUNNING, pr.SUCCESS, pr.FAILURE)
 MOVES = {
@@ -346,6 +347,7 @@ WORDS = st.sampled_from(
         *("task_cls", "task_name", "task_version", "version", "causes", "exc_args", "success"),
         *("exception_str", "traceback_str", "exc_type_names", "failure", "execute", "revert"),
         *("RUNNING", "SUCCESS", "FAILURE", "EVENT", "Exception", "topic", "tasks", "$wbe"),
+        *("asked", "cancel", "do", "drain"),
     ]
 )
 TREES = st.recursive(
@@ -362,6 +364,9 @@ BODIES = [
     {"state": "FAILURE", "data": {"result": {**GOOD_FAILURE, "causes": [GOOD_FAILURE]}}},
     {"state": "EVENT", "data": {"event_type": "e", "details": {"a": 1}}},
     {"topic": "t", "tasks": ["a", "b"]},
+    {"asked": [["id", 1], ["other", 2**53]]},
+    {"cancel": [["id", 0]]},
+    {"do": "suspend"},
     {**GOOD_FAILURE, "exc_args": [1], "causes": [GOOD_FAILURE]},
 ]
 
@@ -464,28 +469,34 @@ def _changed(whole: str, path: tuple[str, ...], change: Callable[[Any, str], obj
     return body
 
 
-#: The fast check of descriptions looks at one level, whatever its causes are.
+#: Of a failure's description one level is looked at, whatever its causes are.
 ONE_LEVEL = {**Failure.SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}
-FAST = [
-    (pr.Request._fits, jsonschema.Draft4Validator(pr.Request.SCHEMA)),
-    (pr.Response._fits, jsonschema.Draft4Validator(pr.Response.SCHEMA)),
-    (pr.Notify._fits, jsonschema.Draft4Validator(pr.Notify.RESPONSE_SCHEMA)),
-    (_description._fits, jsonschema.Draft4Validator(ONE_LEVEL)),
+SCHEMAS = [
+    (Schema(schema, "message"), jsonschema.Draft4Validator(schema))
+    for schema in (
+        schemas.QUESTION,
+        schemas.ANSWER,
+        schemas.REQUEST,
+        schemas.RESPONSE,
+        schemas.ASK,
+        schemas.CANCEL,
+        schemas.CONTROL,
+        ONE_LEVEL,
+    )
 ]
 
 
 @given(TREES | mutations())
-def test_the_fast_check_agrees_with_the_schema(data: Any) -> None:
-    """Whatever it lets pass is valid; whatever is valid, and of plain types, it lets pass."""
-    for fits, validator in FAST:
-        assert fits(data) is validator.is_valid(data)
+def test_compiled_and_plain_schema_agree(data: Any) -> None:
+    for compiled, plain in SCHEMAS:
+        assert compiled.fits(data) is plain.is_valid(data)
 
 
 @pytest.mark.parametrize("number", range(len(BODIES)))
-def test_the_fast_check_agrees_on_every_small_change(number: int) -> None:
+def test_compiled_and_plain_schema_agree_on_every_small_change(number: int) -> None:
     for data in _changes(BODIES[number]):
-        for fits, validator in FAST:
-            assert fits(data) is validator.is_valid(data), data
+        for compiled, plain in SCHEMAS:
+            assert compiled.fits(data) is plain.is_valid(data), data
 
 
 def test_the_schemas_name_the_states() -> None:

@@ -12,7 +12,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
@@ -280,7 +280,7 @@ def test_idle_workers_without_a_ledger_are_asked_first() -> None:
     assert (dispatch.tracked, dispatch.epoch) == (second, 2)
     # Should the first copy turn up after all, nobody is to begin it.
     (order,) = [effect.message for effect in effects if isinstance(effect, fx.Cancel)]
-    assert (order.routing_key, cancelling.read(order.body)) == (env.ALL_WORKERS, [(second.id, 1)])
+    assert (order.routing_key, commands.named(order.body)) == (env.ALL_WORKERS, [(second.id, 1)])
 
 
 def test_what_may_run_twice_is_sent_again_without_further_words() -> None:

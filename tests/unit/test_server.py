@@ -12,7 +12,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import recent
 from wbengine.types.failure import Failure
@@ -542,15 +542,15 @@ def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
 )  # fmt: skip
 def test_what_is_no_question_is_refused(body: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
-        asking.validate(body)
+        commands.SCHEMAS[commands.ASK].check(body)
 
 
 def test_questions_are_asked_in_pieces() -> None:
-    made = list(asking.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
+    made = list(commands.questions([(f"id-{n}", n) for n in range(1001)], "all", "me"))
     assert [len(question.body["asked"]) for question in made] == [500, 500, 1]
     for question in made:
-        asking.validate(json.loads(question.encoded))
-    assert asking.read(made[2].body) == [("id-1000", 1000)]
+        commands.SCHEMAS[commands.ASK].check(json.loads(question.encoded))
+    assert commands.named(made[2].body) == [("id-1000", 1000)]
 
 
 def test_without_a_ledger_a_repeat_gets_the_same_answer() -> None:

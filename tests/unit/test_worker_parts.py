@@ -15,7 +15,7 @@ import pytest
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint
-from wbengine.engines.worker_based.messages import controlling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import describing, idle_shutdown, jobs, reporting
 from wbengine.types.failure import Failure
@@ -153,27 +153,27 @@ def test_idle_shutdown_may_never_come() -> None:
 # Orders -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", controlling.ORDERS)
+@pytest.mark.parametrize("what", commands.ORDERS)
 @pytest.mark.parametrize("worker", [None, "host-1-abc"])
 def test_orders(what: Any, worker: str | None) -> None:
-    made = controlling.order(what, worker)
-    controlling.validate(made.body)
-    assert controlling.read(made.body) == what
+    made = commands.order(what, worker)
+    commands.SCHEMAS[commands.CONTROL].check(made.body)
+    assert made.body["do"] == what
     assert made.routing_key == (worker or env.ALL_WORKERS)
-    assert made.type == controlling.CONTROL
+    assert made.type == commands.CONTROL
 
 
 @pytest.mark.parametrize("body", [None, [], {}, {"do": "die"}, {"do": ["drain"]}, {"do": None}, 7])
 def test_what_is_no_order(body: Any) -> None:
     with pytest.raises(exc.InvalidFormat):
-        controlling.validate(body)
+        commands.SCHEMAS[commands.CONTROL].check(body)
 
 
 def test_wrong_orders() -> None:
     with pytest.raises(ValueError, match="did you mean 'suspend'"):
-        controlling.order("suspnd")  # type: ignore[arg-type]
+        commands.order("suspnd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="worker"):
-        controlling.order("drain", "../w")
+        commands.order("drain", "../w")
 
 
 # Words --------------------------------------------------------------------------------------------

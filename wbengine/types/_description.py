@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from wbengine import exceptions
-
-if TYPE_CHECKING:
-    import jsonschema
+from wbengine.types.schemas import Schema
 
 BASE_EXCEPTIONS: Final = ("Exception", "BaseException")
 
@@ -45,7 +41,8 @@ LONGEST_TEXT: Final = 65536
 #: Integers are written that have so many bits, for Python itself reads no longer ones.
 _MAX_INT_BITS: Final = 14_000
 
-_NOTHING: Final[list[Any]] = []
+#: One level of a description: it may nest deeper than Python recurses.
+_LEVEL: Final = Schema({**SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}, "failure")
 
 
 def validate(data: Any) -> None:
@@ -55,10 +52,10 @@ def validate(data: Any) -> None:
     """
     queue: list[tuple[Any, str]] = [(data, "failure")]
     for item, where in queue:
-        error = None if _fits(item) else next(_validator().iter_errors(_as_json(item)), None)
-        if error is not None:
-            path = "".join(f"[{part!r}]" for part in error.absolute_path)
-            raise exceptions.InvalidFormat(f"{where}{path}: {error.message[:200]}")
+        # `Failure.to_dict` has arguments in a tuple.
+        if type(item) is dict and type(item.get("exc_args")) is tuple:
+            item = {**item, "exc_args": list(item["exc_args"])}
+        _LEVEL.check(item, where)
         root = item["exc_type_names"][-1]
         if root not in BASE_EXCEPTIONS:
             raise exceptions.InvalidFormat(
@@ -67,43 +64,6 @@ def validate(data: Any) -> None:
             )
         for place, cause in enumerate(item.get("causes", ())):
             queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
-
-
-def _as_json(item: Any) -> Any:
-    """A description as JSON has it: `Failure.to_dict` has arguments in a tuple."""
-    if type(item) is dict and type(item.get("exc_args")) is tuple:
-        return {**item, "exc_args": list(item["exc_args"])}
-    return item
-
-
-def _fits(item: Any) -> bool:
-    """What the schema says of one level, twenty times as fast; what does not fit, it explains."""
-    if type(item) is not dict:
-        return False
-    names, trace = item.get("exc_type_names"), item.get("traceback_str", _NOTHING)
-    version = item.get("version", 0)
-    return (
-        type(item.get("exception_str")) is str
-        and (trace is None or type(trace) is str)
-        and type(names) is list
-        and bool(names)
-        and all(type(name) is str for name in names)
-        and type(version) is int
-        and version >= 0
-        and type(item.get("exc_args", _NOTHING)) in (list, tuple)
-        and type(item.get("causes", _NOTHING)) is list
-    )
-
-
-@functools.lru_cache(maxsize=1)
-def _validator() -> jsonschema.Draft4Validator:
-    # Not on top: a process that reads no descriptions needs no validator.
-    import jsonschema
-
-    # For one level: a description may nest deeper than Python recurses.
-    level = copy.deepcopy(SCHEMA["definitions"]["cause"])
-    level["properties"]["causes"] = {"type": "array"}
-    return jsonschema.Draft4Validator(level)
 
 
 def sendable(text: str) -> str:

@@ -15,7 +15,7 @@ from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.messages import controlling, life
+from wbengine.engines.worker_based.messages import commands, life
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import words
 
@@ -278,7 +278,7 @@ class Fleet:
         :raises NotFound: as `find`.
         :raises ValueError: a worker cannot be told that.
         """
-        controlling.check(what)
+        commands.check_order(what)
         told = self.workers() if names is None else self.find(names)
         # All: also those that were not heard of.
         for name in [None] if names is None else [worker.name for worker in told]:
@@ -308,11 +308,11 @@ class Fleet:
 def _did(what: str, state: str | None, to_the_end: bool) -> bool:
     if state is None or state == life.DEAD:
         return True
-    if what == controlling.STOP or to_the_end:
+    if what == commands.STOP or to_the_end:
         return False
-    if what == controlling.RESUME:
+    if what == commands.RESUME:
         return state != life.SUSPENDED
-    return state == life.DRAINING or (what == controlling.SUSPEND and state == life.SUSPENDED)
+    return state == life.DRAINING or (what == commands.SUSPEND and state == life.SUSPENDED)
 
 
 def _one(name: str, known: Collection[WorkerView]) -> WorkerView:

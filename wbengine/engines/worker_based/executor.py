@@ -20,7 +20,7 @@ from wbengine.engines.worker_based.discovery import clocks, outlook, snapshots
 from wbengine.engines.worker_based.engine_side import publishing
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
-from wbengine.engines.worker_based.messages import controlling, pinging
+from wbengine.engines.worker_based.messages import commands, pinging
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
@@ -634,7 +634,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """
         if self._interop is not None:
             raise ValueError(f"workers cannot be told to {what}: interop={self._interop!r}")
-        order = controlling.order(controlling.check(what), worker)
+        order = commands.order(commands.check_order(what), worker)
         self.start()
         self._proxy.send(Parcel(order), first=True)
 

@@ -21,6 +21,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import schemas
 from wbengine.types import _description
 from wbengine.types import failure as ft
+from wbengine.types.schemas import Schema
 
 LOG = logging.getLogger(__name__)
 
@@ -48,13 +49,6 @@ REQUEST_TIMEOUT: Final = 60
 
 #: So many characters of an exception's message or traceback travel.
 LONGEST_TEXT: Final = _description.LONGEST_TEXT
-
-_STATES: Final = frozenset((WAITING, PENDING, RUNNING, SUCCESS, FAILURE, EVENT))
-_ANSWER_KEYS: Final = {"topic", "tasks"}
-_RESPONSE_KEYS: Final = {"state", "data"}
-_EVENT_KEYS: Final = {"event_type", "details"}
-_COMPLETION_KEYS: Final = {"result"}
-_NOTHING: Final[Mapping[str, Any]] = {}
 
 #: Stands for "this request carries no result" (None is a result like any other).
 NO_RESULT: Final = object()
@@ -139,8 +133,8 @@ class Notify(Message):
     RESPONSE_SCHEMA: Final = schemas.ANSWER
     SENDER_SCHEMA: Final = schemas.QUESTION
 
-    _RESPONSE_VALIDATOR: Final = schemas.validator(RESPONSE_SCHEMA)
-    _SENDER_VALIDATOR: Final = schemas.validator(SENDER_SCHEMA)
+    _ANSWER: Final = Schema(RESPONSE_SCHEMA, "notify response")
+    _QUESTION: Final = Schema(SENDER_SCHEMA, "notify request")
 
     def __init__(self, **data: Any) -> None:
         self._data = data
@@ -159,18 +153,7 @@ class Notify(Message):
     @classmethod
     def validate(cls, data: Any, response: bool = False) -> None:
         """Raise `InvalidFormat` unless `data` is a question (or, `response`, an answer)."""
-        validator = cls._RESPONSE_VALIDATOR if response else cls._SENDER_VALIDATOR
-        if cls._fits(data) if response else data == {}:
-            return
-        schemas.check(validator, data, "notify response" if response else "notify request")
-
-    @staticmethod
-    def _fits(data: Any) -> bool:
-        """What the schema of answers says, as in `Request`; each beat is one."""
-        if type(data) is not dict or data.keys() != _ANSWER_KEYS or type(data["topic"]) is not str:
-            return False
-        tasks = data["tasks"]
-        return type(tasks) is list and all(type(name) is str for name in tasks)
+        (cls._ANSWER if response else cls._QUESTION).check(data)
 
 
 @dataclass(slots=True)
@@ -198,7 +181,7 @@ class Request(Message):
     TYPE = REQUEST
 
     SCHEMA: Final = schemas.REQUEST
-    _VALIDATOR: Final = schemas.validator(SCHEMA)
+    _SCHEMA: Final = Schema(SCHEMA, "request")
 
     __slots__ = (
         "_future",
@@ -321,32 +304,11 @@ class Request(Message):
     @classmethod
     def validate(cls, data: Any) -> None:
         """Raise `InvalidFormat` unless `data` is the body of a REQUEST, all of it usable."""
-        if not cls._fits(data):
-            schemas.check(cls._VALIDATOR, data, "request")
-        result = data.get("result", NO_RESULT)
-        if result is not NO_RESULT:
-            pair = isinstance(result, list) and len(result) == 2
-            if not pair or result[0] not in ("success", "failure"):
-                raise exc.InvalidFormat(
-                    "request['result'] is invalid: not a pair of 'success' or 'failure' and a value"
-                )
-            if result[0] == "failure":
-                _check_failure(result[1])
+        cls._SCHEMA.check(data)
+        if "result" in data and data["result"][0] == "failure":
+            _check_failure(data["result"][1])
         for failure in data.get("failures", {}).values():
             _check_failure(failure)
-
-    @staticmethod
-    def _fits(data: Any) -> bool:
-        """What the schema says, ten times as fast; whatever does not fit, the schema explains."""
-        return (
-            type(data) is dict
-            and data.get("action") in (EXECUTE, REVERT)
-            and type(data.get("task_cls")) is str
-            and type(data.get("task_name")) is str
-            and type(data.get("task_version")) in (list, str)
-            and type(data.get("arguments", _NOTHING)) is dict
-            and type(data.get("failures", _NOTHING)) is dict
-        )
 
     @staticmethod
     def from_dict(data: Mapping[str, Any], task_uuid: str | None = None) -> WorkUnit:
@@ -380,7 +342,7 @@ class Response(Message):
     TYPE = RESPONSE
 
     SCHEMA: Final = schemas.RESPONSE
-    _VALIDATOR: Final = schemas.validator(SCHEMA)
+    _SCHEMA: Final = Schema(SCHEMA, "response")
     _NEEDED: Final = {EVENT: "event_type", SUCCESS: "result", FAILURE: "result"}
 
     def __init__(self, state: str, **data: Any) -> None:
@@ -393,23 +355,10 @@ class Response(Message):
     @classmethod
     def validate(cls, data: Any) -> None:
         """Raise `InvalidFormat` unless `data` is a RESPONSE's body, with the data of its state."""
-        if not cls._fits(data):
-            schemas.check(cls._VALIDATOR, data, "response")
+        cls._SCHEMA.check(data)
         state = data["state"]
         needed = cls._NEEDED.get(state)
         if needed is not None and needed not in data["data"]:
             raise exc.InvalidFormat(f"response['data'] is invalid: {state} without {needed!r}")
         if state == FAILURE:
             _check_failure(data["data"]["result"])
-
-    @classmethod
-    def _fits(cls, data: Any) -> bool:
-        """What the schema says, ten times as fast; whatever does not fit, the schema explains."""
-        if type(data) is not dict or data.keys() != _RESPONSE_KEYS:
-            return False
-        state, held = data["state"], data["data"]
-        if type(state) is not str or state not in _STATES or type(held) is not dict:
-            return False
-        if held.keys() == _EVENT_KEYS:
-            return type(held["event_type"]) is str and type(held["details"]) is dict
-        return not held or held.keys() == _COMPLETION_KEYS

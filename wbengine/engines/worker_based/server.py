@@ -21,7 +21,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side import recent
@@ -498,7 +498,7 @@ class Server:
             elif known is not None:
                 effects.append(Reply(None, replace(known, routing_key=reply_to)))
             elif in_person:
-                answer = asking.not_here(request_id, number, self.identity, reply_to)
+                answer = commands.not_here(request_id, number, self.identity, reply_to)
                 effects.append(Reply(None, answer))
         return effects
 

@@ -16,7 +16,7 @@ from wbengine.concurrency import event_loop
 from wbengine.engines.worker_based import endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.messages import controlling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side import (
@@ -180,10 +180,10 @@ class Worker:
 
     def _attend(self) -> None:
         orders = {
-            controlling.SUSPEND: self.suspend,
-            controlling.RESUME: self.resume,
-            controlling.DRAIN: self.stop,
-            controlling.STOP: self.halt,
+            commands.SUSPEND: self.suspend,
+            commands.RESUME: self.resume,
+            commands.DRAIN: self.stop,
+            commands.STOP: self.halt,
         }
         handlers = message_handlers.MessageHandlers(self._runner, self._beats, orders)
         self._proxy.dispatcher.type_handlers.update(handlers.handlers())

@@ -9,12 +9,12 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import kombu_json
+from wbengine.engines.worker_based.messages import kombu_json, schemas
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ LOG = logging.getLogger(__name__)
 
 #: The version of everything that travels in headers.  A peer that sends none speaks plain TaskFlow.
 VERSION: Final = "1"
-
-#: Numbers in headers above this one are no numbers of anything.
-_MOST: Final = 2**53
 
 #: A value of a user may nest as deep as the codec allows, and stands a few levels inside its body.
 _BODY_DEPTH: Final = _codec.MAX_DEPTH + 8
@@ -159,12 +156,12 @@ class Envelope:
     def number(self, header: str, default: int = 0) -> int:
         """A header that counts something; whatever is not a count reads as `default`."""
         value = self.headers.get(header)
-        return value if type(value) is int and 0 <= value <= _MOST else default
+        return value if type(value) is int and 0 <= value <= schemas.MAX_NUMBER else default
 
     def seconds(self, header: str) -> float | None:
         """A header that holds seconds, not negative and finite, or None."""
         value: Any = self.headers.get(header)
-        if type(value) in (float, int) and 0 <= value <= _MOST:
+        if type(value) in (float, int) and 0 <= value <= schemas.MAX_NUMBER:
             return float(value)
         return None
 
@@ -172,11 +169,6 @@ class Envelope:
         """A header that holds a short text, or None."""
         value = self.headers.get(header)
         return value if isinstance(value, str) and len(value) <= 512 else None
-
-
-def is_number(value: Any) -> TypeGuard[int]:
-    """Whether it may count something, and be sent."""
-    return type(value) is int and 0 <= value <= _MOST
 
 
 def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAGE_SIZE) -> None:

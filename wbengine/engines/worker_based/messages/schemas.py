@@ -1,14 +1,19 @@
-"""The JSON Schemas of NOTIFY, REQUEST and RESPONSE bodies, in the shape TaskFlow's peers use."""
+"""The JSON Schemas of all messages.
+
+NOTIFY, REQUEST and RESPONSE have the shape that TaskFlow's peers use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
-import jsonschema
-from referencing import Registry
+from wbengine import _names
 
-from wbengine import exceptions as exc
+#: Ids at most that one message asks for, or cancels.
+MAX_IDS: Final = 500
+
+#: Numbers above this one count nothing.
+MAX_NUMBER: Final = 2**53
 
 #: Who is there?
 QUESTION: Final[dict[str, Any]] = {"type": "object", "additionalProperties": False}
@@ -24,69 +29,69 @@ ANSWER: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
+#: Failures in it have a schema of their own (`Failure.SCHEMA`).
 REQUEST: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "action": {"type": "string", "enum": ["execute", "revert"]},
+        "action": {"enum": ["execute", "revert"]},
         "arguments": {"type": "object"},
         "failures": {"type": "object"},
-        "result": {},
+        "result": {
+            "type": "array",
+            "items": [{"enum": ["success", "failure"]}, {}],
+            "minItems": 2,
+            "maxItems": 2,
+        },
         "task_cls": {"type": "string"},
         "task_name": {"type": "string"},
-        "task_version": {"oneOf": [{"type": "string"}, {"type": "array"}]},
+        "task_version": {"type": ["string", "array"]},
     },
     "required": ["task_cls", "task_name", "task_version", "action"],
 }
 
+#: Its data is an event, a result, or nothing.
 RESPONSE: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "state": {
-            "type": "string",
-            "enum": ["WAITING", "PENDING", "RUNNING", "SUCCESS", "FAILURE", "EVENT"],
-        },
+        "state": {"enum": ["WAITING", "PENDING", "RUNNING", "SUCCESS", "FAILURE", "EVENT"]},
         "data": {
-            "anyOf": [
-                {"$ref": "#/definitions/event"},
-                {"$ref": "#/definitions/completion"},
-                {"$ref": "#/definitions/empty"},
-            ]
+            "type": "object",
+            "properties": {
+                "event_type": {"type": "string"},
+                "details": {"type": "object"},
+                "result": {},
+            },
+            "additionalProperties": False,
+            "dependencies": {
+                "event_type": ["details"],
+                "details": ["event_type"],
+                "result": {"maxProperties": 1},
+            },
         },
     },
     "required": ["state", "data"],
     "additionalProperties": False,
-    "definitions": {
-        "event": {
-            "type": "object",
-            "properties": {"event_type": {"type": "string"}, "details": {"type": "object"}},
-            "required": ["event_type", "details"],
-            "additionalProperties": False,
-        },
-        "completion": {
-            "type": "object",
-            "properties": {"result": {}},
-            "required": ["result"],
-            "additionalProperties": False,
-        },
-        "empty": {"type": "object", "additionalProperties": False},
-    },
 }
 
 
-def validator(schema: Mapping[str, Any]) -> jsonschema.Draft4Validator:
-    """Build a validator; costs a millisecond, so it is done once."""
-    # An explicit empty registry: a `$ref` in a schema must never become a network request.
-    return jsonschema.Draft4Validator(schema, registry=Registry())
+def _pairs(name: str) -> dict[str, Any]:
+    """A list of request ids, with a number each."""
+    pair = [
+        {"type": "string", "pattern": _names.LABEL_PATTERN},
+        {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
+    ]
+    item = {"type": "array", "items": pair, "minItems": 2, "maxItems": 2}
+    return {
+        "type": "object",
+        "properties": {name: {"type": "array", "items": item, "maxItems": MAX_IDS}},
+        "required": [name],
+    }
 
 
-def check(validator: jsonschema.Draft4Validator, data: Any, what: str) -> None:
-    """Raise `InvalidFormat` unless `data` is valid, naming the culprit."""
-    try:
-        error = next(validator.iter_errors(data), None)
-        if error is None:
-            return
-        where = "".join(f"[{part!r}]" for part in error.absolute_path)
-        text = f"{what}{where} is invalid: {error.message[:200]}"
-    except (RecursionError, ValueError):  # what cannot even be shown in the message
-        text = f"{what} is invalid"
-    raise exc.InvalidFormat(text)
+ASK: Final = _pairs("asked")
+CANCEL: Final = _pairs("cancel")
+CONTROL: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"do": {"enum": ["suspend", "resume", "drain", "stop"]}},
+    "required": ["do"],
+}

@@ -110,14 +110,14 @@ class Conclude:
 
 @dataclass(slots=True)
 class Ask:
-    """Publish a question (see `asking`)."""
+    """Publish a question (see `messages.commands`)."""
 
     question: env.Envelope
 
 
 @dataclass(slots=True)
 class Cancel:
-    """Publish a message that ends requests (see `cancelling`)."""
+    """Publish a message that ends requests (see `messages.commands`)."""
 
     message: env.Envelope
 

@@ -33,7 +33,7 @@ from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.roster import nameless
 from wbengine.engines.worker_based.ledger import base as ledgers
-from wbengine.engines.worker_based.messages import asking, cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.effects import Effect
@@ -130,7 +130,7 @@ class Recovery:
         # What is to be asked for in its line, and what no worker is to begin any more, up to which
         # number.
         self._unlined: list[TrackedRequest] = []
-        self._outdated: list[cancelling.Named] = []
+        self._outdated: list[commands.Named] = []
         # Until when workers should be heard of often, because it matters what they say.
         self._curious = 0.0
         # When a worker of a queue was lost last.
@@ -268,7 +268,7 @@ class Recovery:
         effects = self.questions(asked, env.ALL_WORKERS)
         if self._outdated:
             outdated, self._outdated = self._outdated, []
-            effects += map(fx.Cancel, cancelling.orders(outdated, env.ALL_WORKERS))
+            effects += map(fx.Cancel, commands.cancellations(outdated, env.ALL_WORKERS))
         if self._unlined:
             found, self._unlined = self._unlined, []
             effects += self._ask_lines(found)
@@ -287,7 +287,7 @@ class Recovery:
         effects: list[Effect] = []
         for (queue, priority), found in lines.items():
             asked = [(tracked.id, tracked.number) for tracked in found]
-            for question in asking.questions(asked, queue, self._tracker.reply_to):
+            for question in commands.questions(asked, queue, self._tracker.reply_to):
                 made = dataclasses.replace(question, priority=priority, persistent=True)
                 effects.append(fx.Ask(made))
         return effects
@@ -295,7 +295,7 @@ class Recovery:
     def questions(self, found: Iterable[TrackedRequest], to: str) -> list[Effect]:
         asked = [(tracked.id, tracked.number) for tracked in found]
         return [
-            fx.Ask(question) for question in asking.questions(asked, to, self._tracker.reply_to)
+            fx.Ask(question) for question in commands.questions(asked, to, self._tracker.reply_to)
         ]
 
     def search(self, tracked: TrackedRequest, why: str, now: float) -> None:

@@ -25,7 +25,7 @@ from wbengine import invocation, start_times
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.offers import Offers, why_nobody
 from wbengine.engines.worker_based.discovery.roster import nameless
-from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracked as tracking
@@ -572,7 +572,7 @@ class RequestTracker:
 
     def cancels(self, found: Iterable[TrackedRequest], to: str) -> list[Effect]:
         named = [(tracked.id, tracked.number) for tracked in found]
-        return [fx.Cancel(order) for order in cancelling.orders(named, to)]
+        return [fx.Cancel(order) for order in commands.cancellations(named, to)]
 
     def unfinished(self, flow: str | None = None) -> list[TrackedRequest]:
         """Requests (of one flow, by its uuid) that have no outcome yet."""

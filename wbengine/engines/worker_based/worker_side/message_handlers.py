@@ -8,7 +8,7 @@ from typing import Any
 
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import asking, cancelling, controlling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import beating, task_runner
 
@@ -34,13 +34,16 @@ class MessageHandlers:
     def handlers(self) -> dict[str, dispatcher.Handler]:
         """The handler of each type of message."""
         made = dispatcher.Handler
-        return {
+        known = {
             pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
             pr.REQUEST: made(self._runner.take, pr.Request.validate, owns_ack=True),
-            asking.ASK: made(self._on_ask, asking.validate),
-            cancelling.CANCEL: made(self._on_cancel, cancelling.validate),
-            controlling.CONTROL: made(self._on_control, controlling.validate),
         }
+        ours = (
+            (commands.ASK, self._on_ask),
+            (commands.CANCEL, self._on_cancel),
+            (commands.CONTROL, self._on_control),
+        )
+        return known | {kind: made(does, commands.SCHEMAS[kind].check) for kind, does in ours}
 
     def _on_notify(self, data: Any, message: Any) -> None:
         question = env.received(data, message)
@@ -53,15 +56,15 @@ class MessageHandlers:
         question = env.received(data, message)
         in_person = env.WBE_ASK in question.headers
         with self._runner.lock:
-            effects = self._server.on_ask(asking.read(data), question.reply_to, in_person)
+            effects = self._server.on_ask(commands.named(data), question.reply_to, in_person)
         self._runner.apply(effects)
 
     def _on_cancel(self, data: Any, message: Any) -> None:
         with self._runner.lock:
-            effects = self._server.on_cancel(cancelling.read(data))
+            effects = self._server.on_cancel(commands.named(data))
         self._runner.apply(effects)
 
     def _on_control(self, data: Any, message: Any) -> None:
-        what = controlling.read(data)
+        what = data["do"]
         LOG.info("told to %s", what)
         self._orders[what]()
