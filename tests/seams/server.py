@@ -16,7 +16,7 @@ from wbengine import invocation
 from wbengine.engines.worker_based import endpoint
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import server as servers
-from wbengine.engines.worker_based.messages import asking, cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import effects as fx
 
@@ -234,13 +234,13 @@ class Server:
 
     def hear(self, message: env.Envelope, period: float, *, in_person: bool) -> list[Effect]:
         """What engines ask and order, and their questions who is there; `period`: its beat's."""
-        if message.type == asking.ASK:
-            asking.validate(message.body)
-            asked = asking.read(message.body)
+        if message.type == commands.ASK:
+            commands.SCHEMAS[commands.ASK].check(message.body)
+            asked = commands.named(message.body)
             return _effects(self._core.on_ask(asked, message.reply_to, in_person))
-        if message.type == cancelling.CANCEL:
-            cancelling.validate(message.body)
-            return _effects(self._core.on_cancel(cancelling.read(message.body)))
+        if message.type == commands.CANCEL:
+            commands.SCHEMAS[commands.CANCEL].check(message.body)
+            return _effects(self._core.on_cancel(commands.named(message.body)))
         assert message.type == pr.NOTIFY, message
         if message.reply_to is None:
             return []

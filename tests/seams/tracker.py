@@ -17,7 +17,7 @@ from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import hearing, roster
-from wbengine.engines.worker_based.messages import asking, cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import ledger_rows, options, recovery, tracked, tracker
@@ -222,10 +222,10 @@ def _effect(made: fx.Effect) -> Effect:
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
         case fx.Ask(message):
-            asking.validate(message.body)
-            return Ask(message, [id for id, _ in asking.read(message.body)])
+            commands.SCHEMAS[commands.ASK].check(message.body)
+            return Ask(message, [id for id, _ in commands.named(message.body)])
         case fx.Cancel(message):
-            cancelling.validate(message.body)
+            commands.SCHEMAS[commands.CANCEL].check(message.body)
             return Cancel(message)
     raise AssertionError(f"nobody performs {made!r}")
 

@@ -15,7 +15,7 @@ from tests.simulation.processes import PAUSE, Letter, Process
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import asking, controlling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.types.failure import Failure
 
@@ -117,12 +117,12 @@ class Worker(Process):
             claimed = message.claim is not None
             now = self.clock.time()
             self.do(self.core.on_request(envelope, message, now, claimed=claimed))
-        elif message.kind == controlling.CONTROL:
-            controlling.validate(envelope.body)
-            self.obey(controlling.read(envelope.body))
+        elif message.kind == commands.CONTROL:
+            commands.SCHEMAS[commands.CONTROL].check(envelope.body)
+            self.obey(envelope.body["do"])
         else:
             # A question to all does not ask for this one.
-            in_person = message.kind == asking.ASK and env.WBE_ASK in envelope.headers
+            in_person = message.kind == commands.ASK and env.WBE_ASK in envelope.headers
             self.do(self.core.hear(envelope, PERIOD, in_person=in_person))
 
     # What is to be done.
@@ -362,9 +362,9 @@ class Worker(Process):
 
     def obey(self, what: str) -> None:
         self.blemished()  # what waited for it meanwhile was not served
-        if what == controlling.DRAIN:
+        if what == commands.DRAIN:
             self.stop()
-        elif what == controlling.SUSPEND:
+        elif what == commands.SUSPEND:
             self.take_nothing()
             self.do(self.core.suspend(PERIOD))
         elif not self.stopping:

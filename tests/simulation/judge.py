@@ -12,7 +12,7 @@ from tests.simulation.store import ENDED, RUNNING
 from wbengine import exceptions as exc
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import cancelling
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.types.failure import Failure
 
@@ -260,8 +260,8 @@ class Judge:
 
     def on_published(self, process: Process, envelope: env.Envelope) -> None:
         self.seen["published"] += 1
-        if envelope.type == cancelling.CANCEL:
-            for request_id, number in cancelling.read(envelope.body):
+        if envelope.type == commands.CANCEL:
+            for request_id, number in commands.named(envelope.body):
                 self.outdated[request_id] = number, self.world.now
 
     # All the time, and in the end.

@@ -22,7 +22,7 @@ from tests.simulation.steps import STEPS
 from tests.simulation.store import RUNNING, Atom, Flow, Store
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.messages import asking
+from wbengine.engines.worker_based.messages import commands
 
 #: All ends within so many seconds after the world was healed.
 HEALED: Final = 400.0
@@ -288,7 +288,7 @@ class World:
     # The broker.
 
     def may_lose(self, message: Message) -> bool:
-        if self.setting.lossy or message.kind in (pr.NOTIFY, asking.ASK):
+        if self.setting.lossy or message.kind in (pr.NOTIFY, commands.ASK):
             return True
         state = message.envelope.body.get("state")
         return message.kind == pr.RESPONSE and state not in pr.STOP_STATES

@@ -486,17 +486,25 @@ SCHEMAS = [
 ]
 
 
+def fits(schema: Schema, data: Any) -> bool:
+    try:
+        schema.check(data)
+    except exc.InvalidFormat:
+        return False
+    return True
+
+
 @given(TREES | mutations())
 def test_compiled_and_plain_schema_agree(data: Any) -> None:
     for compiled, plain in SCHEMAS:
-        assert compiled.fits(data) is plain.is_valid(data)
+        assert fits(compiled, data) is plain.is_valid(data)
 
 
 @pytest.mark.parametrize("number", range(len(BODIES)))
 def test_compiled_and_plain_schema_agree_on_every_small_change(number: int) -> None:
     for data in _changes(BODIES[number]):
         for compiled, plain in SCHEMAS:
-            assert compiled.fits(data) is plain.is_valid(data), data
+            assert fits(compiled, data) is plain.is_valid(data), data
 
 
 def test_the_schemas_name_the_states() -> None:

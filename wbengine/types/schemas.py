@@ -27,32 +27,24 @@ class Schema:
         self.name = name
 
     @functools.cached_property
-    def fits(self) -> Callable[[Any], bool]:
-        """Call it with data: is that as the schema says?"""
+    def _compiled(self) -> Callable[[Any], object]:
         # Neither library on top: who checks nothing should not wait until they are imported.
         import fastjsonschema
 
-        check = fastjsonschema.compile(
+        made: Callable[[Any], object] = fastjsonschema.compile(
             {"$schema": _DRAFT, **self.schema}, use_default=False, detailed_exceptions=False
         )
-        refused = fastjsonschema.JsonSchemaValueException
-
-        def fits(data: Any) -> bool:
-            try:
-                check(data)
-            except refused:
-                return False
-            return True
-
-        return fits
+        return made
 
     def check(self, data: Any, name: str | None = None) -> None:
         """Nothing, if `data` (for errors: `name`) is as the schema says.
 
         :raises InvalidFormat: it is not; the message names the part that is wrong.
         """
-        if not self.fits(data):
-            raise exc.InvalidFormat(self._explain(data, name or self.name))
+        try:
+            self._compiled(data)
+        except ValueError:  # those of fastjsonschema are
+            raise exc.InvalidFormat(self._explain(data, name or self.name)) from None
 
     def _explain(self, data: Any, name: str) -> str:
         import jsonschema
