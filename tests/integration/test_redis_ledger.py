@@ -339,7 +339,7 @@ def test_who_opens_a_row_while_another_has_doubts_opens_it(late):
     with futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
         until(lambda: proxy.held(steps.OPEN.digest))
-        ledger.doubt()
+        ledger._doubt()
         assert ledger.state(ID) is None
         proxy.let_go(steps.OPEN.digest)
         opening.result(60)

@@ -145,8 +145,6 @@ class Both(Taker):
 
     def __init__(self, url, **options):
         super().__init__(url, **options)
-        self.openings = self.ledger.openings(self.target.redis)
-        assert self.openings is not None
         kombu.Queue("answers", kombu.Exchange("ex", type="topic"), routing_key="answer")(
             self.channel
         ).declare()
@@ -164,9 +162,8 @@ class Both(Taker):
 
     def post(self, *ids, key="k", epoch=1):
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": epoch}
-        return self.channel.post_many(
-            self.openings, [((id, epoch), self.message(key, id, **headers)) for id in ids]
-        )
+        self.ledger.open_many([(id, epoch) for id in ids])
+        return list(self.channel.publish_many([self.message(key, id, **headers) for id in ids]))
 
     def told(self, messages, result=b"r", key="answer"):
         """What `end_many` is to be told."""

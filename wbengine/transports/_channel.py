@@ -225,14 +225,6 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """`basic_publish` all that was laid out, in order; what it would return, as it is done."""
         return self._store.publish_many(laid_out)
 
-    def post_many(
-        self,
-        openings: Any,
-        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
-    ) -> Sequence[int]:
-        """Publish requests that were laid out, whose rows are made with that: see the store's."""
-        return self._store.post_many(openings, messages)
-
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Any, tuple[str, str, int, bytes]]],

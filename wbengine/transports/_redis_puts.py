@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from wbengine.transports import _redis_rows
 from wbengine.transports._redis_link import Script
 from wbengine.transports._redis_scripts import ALWAYS, HEAD, LABEL, SETTLING, TAKING, VERSION
 
@@ -63,28 +62,6 @@ while i <= #ARGV do
   i = last + 1
 end
 put()
-return counts
-""")  # fmt: skip
-
-#: (version of the routing, digest of a ledger, should it be lost, its user, (id, epoch, priority,
-#: request, number of its queues, queue...)...)
-#: -> in how many queues each request is, and the digest of the ledger; or as `ROUTES`
-#:
-#: Makes rows, unless they are there, and publishes the requests.
-POST: Final = Script(HEAD + VERSION + _PUTTING + _redis_rows.HERE + """
-local t, counts, i = now(), {}, 4
-while i <= #ARGV do
-  local r, last, count = P .. 'r:' .. ARGV[i], i + 4 + ARGV[i + 4], 0
-  if call('EXISTS', r) == 0 then
-    call('HSET', r, 'e', ARGV[i + 1], 's', 'open')
-    call('ZADD', P .. 'rows', t, ARGV[i])
-  end
-  for k = i + 5, last do count = count + place(ARGV[k], ARGV[i + 2], ARGV[i + 3]) end
-  counts[#counts + 1] = count
-  i = last + 1
-end
-put()
-counts[#counts + 1] = here(ARGV[2], ARGV[3], t)
 return counts
 """)  # fmt: skip
 

@@ -18,27 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
-KEPT_FOR: Final = 30 * 24 * 3600
-
-#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
-#: given if the server lost it
-HERE: Final = f"local LEDGER_TTL = {KEPT_FOR * 1000}" + """
-local function here(digest, user, t, seldom)
-  local P, call = KEYS[1], redis.call
-  local id = call('GET', P .. 'ledger')
-  if not id then
-    call('SET', P .. 'ledger', digest)
-    id = digest
-  end
-  -- What is said for each request is noted now and then.
-  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
-  call('ZADD', P .. 'users', t, user)
-  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, LEDGER_TTL) end
-  return id
-end
-"""  # fmt: skip
-
 #: claim(id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
 #:
 #: The holder is to be heard of (`beats`) at about that time.  Who got no answer claims again by the
@@ -87,21 +66,3 @@ class Claims(Protocol):
 
     def restore(self) -> None:
         """The server may have lost everything: see that it still is that ledger.  Never raises."""
-
-
-class Openings(Protocol):
-    """The ledger of the same place, in which rows are made while their requests are published."""
-
-    @property
-    def digest(self) -> str:
-        """Of that ledger."""
-
-    @property
-    def user(self) -> str:
-        """Who uses it."""
-
-    def keep(self, digest: bytes) -> None:
-        """What its digest is by now: the server may have lost it."""
-
-    def doubt(self) -> None:
-        """No answer came: what was asked for may be done even now."""

@@ -118,15 +118,6 @@ class Store(abc.ABC):
         for message in messages:
             yield self.publish(*message)
 
-    def post_many(
-        self,
-        openings: Any,
-        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
-    ) -> Sequence[int]:
-        """Make the row (id, epoch) of each request, unless it is there, and publish them, in one
-        step; in how many queues each is.  `openings`: see `Ledger.openings`."""
-        raise NotImplementedError
-
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],

@@ -37,7 +37,7 @@ from wbengine.transports import (
 )
 from wbengine.transports._redis_bell import Ahead, Bell, Heard
 from wbengine.transports._redis_link import LOST, Client, Place, Script
-from wbengine.transports._redis_rows import Claims, Openings
+from wbengine.transports._redis_rows import Claims
 from wbengine.transports._store import Taken
 
 LOG = logging.getLogger(__name__)
@@ -129,21 +129,6 @@ class RedisStore(_redis_layout.Declaring):
         """One step, and one round trip while nobody declares anything."""
         done = self._routed(_redis_puts.PUT, [((), message) for message in messages])
         return map(bool, done)
-
-    def post_many(
-        self,
-        openings: Openings,
-        messages: Sequence[tuple[tuple[str, int], tuple[str, str, int, bytes]]],
-    ) -> Sequence[int]:
-        told = openings.digest, openings.user
-        try:
-            *done, digest = self._routed(_redis_puts.POST, messages, *told)
-        except BaseException as error:
-            if not isinstance(error, exceptions.TransportFailure):  # else nothing was done
-                openings.doubt()
-            raise
-        openings.keep(digest)
-        return done
 
     def end_many(
         self,

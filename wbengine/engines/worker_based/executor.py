@@ -116,8 +116,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._guards = FlowGuards()
         expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._writer = LedgerWriter(expiry, self._tracker, self._lock, self._guards, self._apply)
-        told = self._tracker, self._lock, self._guards, self._writer, self._report
-        self._publishing, self._posting = publishing.Publishing(*told), publishing.Posting(*told)
+        self._publishing = publishing.Publishing(
+            self._tracker, self._lock, self._guards, self._writer, self._report
+        )
         self._questions = publishing.Questions(self._guards)
 
     def _make_proxy(self) -> proxy.Proxy:
@@ -208,7 +209,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy = self._make_proxy()
         target = self._proxy.target
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
-        self._writer.use(ledger, target.redis)
+        self._writer.use(ledger)
         self._tracker.ledger = ledger.digest if ledger is not None else None
         # Clocks of two hosts are compared only where nothing else tells what happened first.
         self._finder.clocks = clocks.Clocks(self._finder.missed) if ledger is None else None
@@ -324,8 +325,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             if call.cancellation.cancelled:  # perhaps before it was known here
                 self._report(self._tracker.cancel, (call,))
         if alone is not None:  # there is nothing to do but to wait for it
-            errand = self._posting if self._posts(alone) else self._publishing
-            self._proxy.send_now(Parcel(alone.envelope, errand, alone))
+            self._proxy.send_now(Parcel(alone.envelope, self._publishing, alone))
         if self._recovery.unasked:
             with self._lock:
                 effects = self._recovery.ask()
@@ -507,18 +507,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
                 self._proxy.send(Parcel(message, self._questions))
-
-    def _posts(self, effect: fx.Dispatch) -> bool:
-        """Whether the row of a request may be made in one step with publishing it: its flow can
-        have no other owner meanwhile, and nothing can be in the way of the row.
-        """
-        tracked = effect.tracked
-        return (
-            self._writer.openings is not None
-            and effect.epoch == 1
-            and not tracked.opened
-            and tracked.flow not in self._guards.flows
-        )
 
     def _drop_rows(self, *request_ids: str) -> None:
         """Remove the rows of requests whose ends are saved."""

@@ -39,8 +39,6 @@ class LedgerWriter:
         apply: Callable[[Iterable[fx.Effect]], None],
     ) -> None:
         self.ledger: ledgers.base.Ledger | None = None
-        #: Where rows can be made in one step with publishing: see `Ledger.openings`.
-        self.openings: object = None
         self._rows: ledger_rows.Rows | None = None
         self._expiry = expiry
         self._tracker = tracker
@@ -50,10 +48,9 @@ class LedgerWriter:
         # Requests whose rows are still to be removed.
         self._undropped: set[str] = set()
 
-    def use(self, ledger: ledgers.base.Ledger | None, place: object) -> None:
-        """Keep rows in a ledger from now on; `place` is the Redis of the broker, if it is one."""
+    def use(self, ledger: ledgers.base.Ledger | None) -> None:
+        """Keep rows in a ledger from now on."""
         self.ledger = ledger
-        self.openings = ledger.openings(place) if ledger is not None else None
         self._rows = ledger_rows.Rows(ledger, self._expiry) if ledger is not None else None
 
     # Opening.

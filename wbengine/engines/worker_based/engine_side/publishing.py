@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from wbengine._clock import SYSTEM
-from wbengine._crash import crashpoint
 from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.tracker import RequestTracker
 
-__all__ = ["Posting", "Publishing", "Questions"]
+__all__ = ["Publishing", "Questions"]
 
 
 class Publishing(Errand):
@@ -47,21 +44,19 @@ class Publishing(Errand):
         return self._writer.ledger is not None
 
     def prepare(self, parcels: Sequence[Parcel]) -> None:
-        self._choose(parcels)
+        wanted: dict[int, Parcel] = {}
+        for parcel in parcels:
+            parcel.withdrawn = not self._begin(parcel.matter)
+            if not parcel.withdrawn:
+                wanted[id(parcel.matter)] = parcel
+                for observer in self._tracker.observers:
+                    observer.publishing(parcel.matter.tracked, parcel.envelope)
         # The next owner of the flow finds the row, if it looks from now on.  One that looked
         # before, while this process was frozen, may be done with the request by now.
-        wanted = {id(each.matter): each for each in parcels if not each.withdrawn}
         for effect in self._writer.open([each.matter for each in wanted.values()]):
             if not self._begin(effect):
                 wanted[id(effect)].withdrawn = True
                 self._writer.take_back(effect)
-
-    def _choose(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            parcel.withdrawn = not self._begin(parcel.matter)
-            if not parcel.withdrawn:
-                for observer in self._tracker.observers:
-                    observer.publishing(parcel.matter.tracked, parcel.envelope)
 
     def _begin(self, effect: fx.Dispatch) -> bool:
         """Whether a request is still to be published; it is being, if so."""
@@ -91,33 +86,6 @@ class Publishing(Errand):
     def uncertain(self, parcel: Parcel) -> None:
         effect = parcel.matter
         self._report(self._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
-
-
-class Posting(Publishing):
-    """Makes rows in one step with publishing their requests."""
-
-    writes = True
-
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        self._choose(parcels)
-
-    def write(
-        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
-    ) -> Iterable[bool]:
-        crashpoint("executor.before-open")
-        with self._lock:  # one that is ended meanwhile would not find its row
-            wanted = [self._begin(parcel.matter) for parcel in parcels]
-            told = [
-                ((parcel.matter.tracked.id, parcel.matter.epoch), message)
-                for parcel, message in itertools.compress(
-                    zip(parcels, messages, strict=True), wanted
-                )
-            ]
-            counts = iter(channel.post_many(self._writer.openings, told) if told else ())
-            for parcel in itertools.compress(parcels, wanted):
-                parcel.matter.tracked.opened = True
-        crashpoint("executor.after-open")
-        return [not each or next(counts) > 0 for each in wanted]
 
 
 class Questions(Errand):

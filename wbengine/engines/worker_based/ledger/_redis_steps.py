@@ -30,6 +30,26 @@ local function remove(id, holder)
 end
 """
 
+#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
+_KEPT_FOR: Final = 30 * 24 * 3600
+
+#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
+#: given if the server lost it
+_HERE: Final = f"local LEDGER_TTL = {_KEPT_FOR * 1000}" + """
+local function here(digest, user, t, seldom)
+  local id = call('GET', P .. 'ledger')
+  if not id then
+    call('SET', P .. 'ledger', digest)
+    id = digest
+  end
+  -- What is said for each request is noted now and then.
+  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
+  call('ZADD', P .. 'users', t, user)
+  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, LEDGER_TTL) end
+  return id
+end
+"""  # fmt: skip
+
 #: Seconds in which what was sent arrives, if ever.
 _LATEST: Final = 3600
 
@@ -39,11 +59,11 @@ if tonumber(call('GET', P .. 'fence:' .. ARGV[1]) or 0) > tonumber(ARGV[2]) then
 """
 
 #: (digest if there is none, user) -> digest
-BEGIN: Final = Script(_HEAD + _redis_rows.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
+BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
 #: (user, his last fence, digest, 1: also in place of OPEN rows at older epochs, (id, epoch)...)
 #: -> digest; None: too late
-OPEN: Final = Script(_HEAD + _redis_rows.HERE + _IN_TIME + """
+OPEN: Final = Script(_HEAD + _HERE + _IN_TIME + """
 local t, new = now(), {}
 for i = 5, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
@@ -60,11 +80,9 @@ if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[3], ARGV[1], t)
 """)  # fmt: skip
 
-#: (user, number): what he sent before this, and comes after it, publishes nothing, makes no row,
-#: and lets go of none
+#: (user, number): what he sent before this, and comes after it, makes no row, and lets go of none
 FENCE: Final = Script(_HEAD + f"local LATEST = {_LATEST * 1000}" + """
 call('PERSIST', P .. 'rows')
-if call('EXISTS', P .. 'm') == 1 then call('HINCRBY', P .. 'm', 'v', 1) end
 local fence = P .. 'fence:' .. ARGV[1]
 if tonumber(call('GET', fence) or 0) < tonumber(ARGV[2]) then
   call('SET', fence, ARGV[2], 'PX', LATEST)
@@ -80,7 +98,7 @@ return said
 """)  # fmt: skip
 
 #: (digest, user, holder) -> digest
-RENEW: Final = Script(_HEAD + _redis_rows.HERE + """
+RENEW: Final = Script(_HEAD + _HERE + """
 call('PERSIST', P .. 'rows')
 local t = now()
 call('ZADD', P .. 'beats', t, ARGV[3])

@@ -273,10 +273,5 @@ class Ledger(abc.ABC):
         None where it cannot."""
         return None
 
-    def openings(self, place: object) -> object:
-        """What a transport at `place` needs to make rows while it publishes their requests; None
-        where it cannot."""
-        return None
-
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
         """Forget the holders of this process that hold nothing, free the rest; the rows stay."""

@@ -106,20 +106,9 @@ class RedisLedger(base.Ledger):
         """See that it is in the server, which may have lost it."""
         self._keep(self._run(steps.BEGIN, self._digest, self.user))
 
-    def _keep(self, found: tuple[Any, bool]) -> None:
-        self.keep(found[0])
-
-    def keep(self, told: bytes) -> None:
+    def _keep(self, found: tuple[bytes, bool]) -> None:
         """What the server says that this ledger is."""
-        digest = told.decode()
-        if digest != self._digest:
-            self._digest = digest
-
-    def doubt(self) -> None:
-        """A row may have been made, with its request, and may be made later than now: not after
-        the next call of ours."""
-        with self._owing:
-            self._doubts += 1
+        self._digest = found[0].decode()
 
     # -- workers
 
@@ -140,9 +129,6 @@ class RedisLedger(base.Ledger):
             return None
         self._holders.add(_label(holder, "holder"))
         return Claims(self, holder)
-
-    def openings(self, place: object) -> Openings | None:
-        return Openings(self) if place == self.place else None
 
     def renew(self, holder: str) -> None:
         self._holders.add(_label(holder, "holder"))
@@ -205,8 +191,7 @@ class RedisLedger(base.Ledger):
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
             _label(str(id))
-        done, _ = self._run_in_time(steps.OPEN, self._digest, replace, *rows)
-        self.keep(done)
+        self._keep(self._run_in_time(steps.OPEN, self._digest, replace, *rows))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
         found, _ = self._run(steps.REOPEN, _label(id), epoch)
@@ -296,13 +281,18 @@ class RedisLedger(base.Ledger):
             try:
                 done, again = self._run(script, self.user, self._fenced, *args)
             except BaseException:
-                self.doubt()
+                self._doubt()
                 raise
             if again:  # the first attempt may come yet
-                self.doubt()
+                self._doubt()
                 repeated = True
             if done is not None:  # else another thread had doubts meanwhile
                 return done, repeated
+
+    def _doubt(self) -> None:
+        """What got no answer may be done later than now: not after the next call of ours."""
+        with self._owing:
+            self._doubts += 1
 
     def _fence(self) -> None:
         if self._fenced < (doubts := self._doubts):
@@ -394,21 +384,6 @@ class Claims:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
-
-
-class Openings:
-    """For whom our Redis transport makes rows while it publishes their requests."""
-
-    def __init__(self, ledger: RedisLedger) -> None:
-        self._ledger = ledger
-        self.user = ledger.user
-        self.keep = ledger.keep
-        self.doubt = ledger.doubt
-
-    @property
-    def digest(self) -> str:
-        """Of the ledger."""
-        return self._ledger.digest
 
 
 def _read(said: Sequence[bytes]) -> base.Claim:
