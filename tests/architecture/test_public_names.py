@@ -410,12 +410,12 @@ def test_messages_are_told_apart_as_ever() -> None:
     }
 
 
-def test_reconnecting_is_tuned_as_ever() -> None:
+def test_retry_options_are_those_of_taskflow() -> None:
     assert find("proxy:Proxy").DEFAULT_RETRY_OPTIONS == {
         "interval_max": 1,
-        "interval_start": 1,
-        "interval_step": 1,
-        "max_retries": 3,
+        "interval_start": 0.1,
+        "interval_step": 0.3,
+        "max_retries": None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -352,6 +353,18 @@ LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: remote(transport="memry"), ValueError, "'memry' .*'memory'"),
     (lambda: remote(transport_options=3), TypeError, "transport_options must be a dict, not 3"),
     (lambda: remote(transport_options={"polling_interval": 0}), ValueError, "interval is 0"),
+    (lambda: remote(transport_options={"poling_interval": 1}), ValueError,
+     r"memory transport has no option 'poling_interval' \(did you mean 'polling_interval'"),
+    (lambda: remote(url="filesystem:///tmp", transport_options={"data_folder": "/x"}), ValueError,
+     r"filesystem transport has no option 'data_folder' \(did you mean 'data_folder_in'"),
+    (lambda: remote(url="redis://h", transport_options={"socket_timout": 1}), ValueError,
+     r"redis transport has no option 'socket_timout' \(did you mean 'socket_timeout'"),
+    (lambda: remote(url="amqp://h", transport_options={"hartbeat": 1}), ValueError,
+     r"RabbitMQ has no option 'hartbeat' \(did you mean 'heartbeat'"),
+    (lambda: remote(url="amqps://h", transport_options={"ssl_cert_reqs": "no"}), ValueError,
+     "ssl_cert_reqs is one of none, optional, required, not 'no'"),
+    (lambda: remote(url="rediss://h", transport_options={"ssl_cert_reqs": "no"}), ValueError,
+     "ssl_cert_reqs is one of none, optional, required, not 'no'"),
     (lambda: remote(transition_timout=3), ValueError, "did you mean 'transition_timeout'"),
     (lambda: remote(transition_timeout="soon"), ValueError, "transition_timeout .* not 'soon'"),
     (lambda: remote(transition_timeout=-1), ValueError, "transition_timeout .* not -1"),
@@ -362,6 +375,10 @@ LOADING: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: remote(retry_options=3), TypeError, "retry_options must be a dict, not 3"),
     (lambda: remote(retry_options={"max_retry": 3}), ValueError,
      r"no option 'max_retry' \(did you mean 'max_retries'"),
+    (lambda: remote(retry_options={"max_retries": -1}), ValueError, "max_retries=-1 is no whole"),
+    (lambda: remote(retry_options={"interval_max": "long"}), ValueError, "interval_max='long'"),
+    (lambda: remote(retry_options={"interval_start": -1}), ValueError, "interval_start=-1"),
+    (lambda: remote(retry_options={"interval_step": math.inf}), ValueError, "interval_step=inf"),
     (lambda: remote(executor="threads"), TypeError, "must be a WorkerTaskExecutor, not 'threads'"),
     (lambda: remote(interop="celery"), ValueError, "'taskflow' or nothing, not 'celery'"),
     (lambda: remote(max_workers=1), ValueError, "no option 'max_workers'"),

@@ -29,13 +29,18 @@ def test_certificates_are_required_and_of_the_host() -> None:
     # Whatever else is said of it.
     more = arguments("amqps://h.example//?ssl_ca_certs=/a", ssl={"certfile": "/b"})["ssl"]
     assert more == {**checked, "ca_certs": "/a", "certfile": "/b"}
-    odd = arguments("amqps://h.example//?ssl_cert_reqs=perhaps")["ssl"]
-    assert odd == checked
+    # In the URL, or as options: the same.
+    named = {"ssl_ca_certs": "/a", "ssl_certfile": "/b", "ssl_cert_reqs": "required"}
+    assert arguments("amqp://h.example//", **named)["ssl"] == more
+    with pytest.raises(ValueError, match="none, optional, required, not 'perhaps'"):
+        arguments("amqps://h.example//?ssl_cert_reqs=perhaps")
 
 
 def test_whoever_wants_no_check_has_to_say_so() -> None:
     for options in ({"cert_reqs": ssl.CERT_NONE}, {"cert_reqs": "none"}):
         assert arguments("amqps://h//", ssl=options)["ssl"] == {"cert_reqs": ssl.CERT_NONE}
+    unnamed = {"cert_reqs": ssl.CERT_REQUIRED}
+    assert arguments("amqps://h//", ssl_check_hostname=False)["ssl"] == unnamed
 
 
 def test_the_query_of_a_url_is_ours() -> None:

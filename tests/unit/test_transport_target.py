@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
+import threading
 
 import kombu
 import pytest
 
 from wbengine import exceptions
-from wbengine.transports import filesystem, memory, resolve
+from wbengine.engines.worker_based.connections import connecting
+from wbengine.transports import RetryOptions, filesystem, memory, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +114,22 @@ def test_folder_of_somebody_else_is_refused(monkeypatch, tmp_path):
         resolve(f"filesystem://{tmp_path}").connect() as connection,
     ):
         connection.connect()
+
+
+def test_waits_between_attempts_grow_and_are_jittered():
+    retry = RetryOptions.read({"interval_start": 1, "interval_step": 2, "interval_max": 4})
+    assert [retry.wait(attempt, 0.0) for attempt in (1, 2, 3, 9)] == [1, 3, 4, 4]
+    assert [retry.wait(attempt, 1.0) for attempt in (1, 2, 3, 9)] == [0.5, 1.5, 2, 2]
+
+
+@pytest.mark.parametrize(("most", "attempts"), [(0, 1), (2, 3)])
+def test_start_fails_after_max_retries(most, attempts):
+    retry = RetryOptions(0.01, 0.0, 0.01, most)
+    target = dataclasses.replace(resolve("amqp://127.0.0.1:1//"), retry=retry)
+    told = []
+    with pytest.raises(exceptions.TransportFailure, match="cannot be reached"):
+        connecting.reach(target, threading.Event(), within=60, on_failure=told.append)
+    assert len(told) == attempts - 1
 
 
 @pytest.mark.parametrize("interval", [0, -1, "fast"])

@@ -84,7 +84,7 @@ def _ask(place: Place, topic: str) -> bool:
 def _clear(place: Place, gone: worker.Worker) -> None:
     """Not everywhere does an empty queue go with its last worker."""
     with contextlib.suppress(Exception):  # it goes one day
-        connection = connecting.reach(place.target, threading.Event(), longest=0.5, within=2.0)
+        connection = connecting.reach(place.target, threading.Event(), within=2.0)
         with contextlib.closing(connection), connection.channel() as channel:
             for queue in gone.queues.values():
                 channel.queue_delete(queue, if_unused=True, if_empty=True)

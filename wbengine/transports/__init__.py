@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from wbengine.transports.target import Target, resolve
+from wbengine.transports.target import RetryOptions, Target, resolve
 
-__all__ = ["Target", "resolve"]
+__all__ = ["RetryOptions", "Target", "resolve"]

@@ -33,6 +33,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     Channel = _channel.Channel
     can_parse_url = True
     default_port = None
+    #: The names of transport options.
+    known_options: tuple[str, ...] = ()
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)

@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from wbengine import _names, exceptions
-from wbengine.transports import reasons
+from wbengine.transports import reasons, tls
 
 pack_command: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -47,11 +47,10 @@ _PORTION: Final = 1000
 _HEALTH_CHECK: Final = 30
 #: Options of URLs and of `transport_options`: seconds, and what TLS is to trust.
 _SECONDS: Final = ("socket_timeout", "socket_connect_timeout")
-_TLS: Final = (
-    "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password",
-    "ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers",
-)  # fmt: skip
-_KNOWN: Final = ("prefix", *_SECONDS, *_TLS)
+_TLS: Final = (*tls.NAMES, "ssl_ca_path", "ssl_ca_data", "ssl_password", "ssl_min_version")
+_IN_URL: Final = ("prefix", *_SECONDS, *_TLS)
+#: The transport has one more.
+OPTIONS: Final = (*_IN_URL, "dead_after")
 
 #: What says that the server was not reached, or went away, as opposed to: it refused.
 LOST: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
@@ -94,9 +93,9 @@ class Place:
             raise ValueError(f"/{path:.80} is no database of a Redis: databases are numbers")
         told: dict[str, Any] = dict(parse_qsl(parts.query))
         for name in told:
-            if name not in _KNOWN:
-                raise ValueError(f"a Redis has no option {name!r}{_names.hint(name, _KNOWN)}")
-        told = {**{name: (options or {}).get(name) for name in _KNOWN}, **told}
+            if name not in _IN_URL:
+                raise ValueError(f"a Redis has no option {name!r}{_names.hint(name, _IN_URL)}")
+        told = {**{name: (options or {}).get(name) for name in _IN_URL}, **told}
         told = {name: value for name, value in told.items() if value is not None}
         prefix = _names.check_label("prefix", told.pop("prefix", DEFAULT_PREFIX))
         settings: dict[str, Any] = {
@@ -109,15 +108,15 @@ class Place:
             settings["username"] = unquote(parts.username)
         if parts.password:
             settings["password"] = unquote(parts.password)
-        tls = parts.scheme == "rediss"
-        if tls:
+        secure = parts.scheme == "rediss"
+        if secure:
             settings.update(ssl_cert_reqs="required", ssl_check_hostname=True)
-            settings.update({name: _tls(name, value) for name, value in told.items()})
+            settings.update({name: tls.read(name, value) for name, value in told.items()})
         elif told:
             raise ValueError(f"{next(iter(told))!r} is for rediss://, not for redis://")
         where = f"[{host}]" if ":" in host else host
         shown = f"{parts.scheme}://{where}:{port}/{path or 0}"
-        return cls(shown, f"wbe:{{{prefix}}}:", settings, tls)
+        return cls(shown, f"wbe:{{{prefix}}}:", settings, secure)
 
     def hurried(self, answer: float, connection: float) -> Place:
         """The same, with no more patience than so many seconds."""
@@ -140,14 +139,6 @@ def _seconds(name: str, value: Any) -> float:
     if not 0 < number < 3600:
         raise ValueError(f"{name} is {value!r}: it must be a number of seconds above 0")
     return number
-
-
-def _tls(name: str, value: Any) -> Any:
-    if name == "ssl_check_hostname" and isinstance(value, str):
-        if value.lower() not in ("true", "false", "1", "0", "yes", "no"):
-            raise ValueError(f"{name} is {value!r}: it must be true or false")
-        return value.lower() in ("true", "1", "yes")
-    return value
 
 
 class Script:

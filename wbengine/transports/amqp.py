@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import parse_qsl, urlsplit
 
-from wbengine import _names
+from wbengine import _names, _options
+from wbengine.transports import tls
 
 #: Seconds between two heartbeats that are asked of the broker; after two silent ones the
 #: connection is given up, by either side.  The transport option `heartbeat` says otherwise.
@@ -19,19 +20,16 @@ _LONGEST_HEARTBEAT: Final = 65535
 _SECURE: Final = "amqps"
 _NAMES: Final = ("amqp", _SECURE, "pyamqp")
 
-#: What a URL may say after its `?`, and what TLS it means.
-_QUERY: Final[Mapping[str, str]] = {
-    "ssl_ca_certs": "ca_certs",
-    "ssl_certfile": "certfile",
-    "ssl_keyfile": "keyfile",
-    "ssl_cert_reqs": "cert_reqs",
-    "ssl_server_hostname": "server_hostname",
-}
-_REQUIREMENTS: Final[Mapping[str, ssl.VerifyMode]] = {
-    "none": ssl.CERT_NONE,
-    "optional": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
+#: What a URL may say after its `?`.
+_QUERY: Final = ("heartbeat", *tls.NAMES, "ssl_server_hostname")
+#: Transport options.  Those without `ssl` are py-amqp's.
+_OPTIONS: Final = (
+    *_QUERY,
+    "ssl",
+    *("client_properties", "login_method", "login_response", "authentication", "locale"),
+    *("channel_max", "frame_max", "connect_timeout", "read_timeout", "write_timeout"),
+    *("socket_settings", "confirm_publish"),
+)
 
 
 class Malformed(ValueError):
@@ -60,29 +58,30 @@ def arguments(
     :raises ValueError: the query of the URL, or an option, says what nobody understands.
     """
     left = dict(options)
+    try:
+        _options.check_known("a RabbitMQ", left, _OPTIONS)
+    except ValueError as error:
+        raise Malformed(str(error)) from None
     # TLS that was asked for in any way is TLS that is checked.
     secure = left.pop("ssl", None)
-    tls = dict(secure) if isinstance(secure, Mapping) else {}
+    told = {f"ssl_{name}": value for name, value in secure.items()} if _is_mapping(secure) else {}
+    told |= {name: left.pop(name) for name in options if name.startswith("ssl_")}
     scheme, bare = transport, url
     if url is not None and "://" in url:
         bare, _, query = url.partition("?")
         scheme = transport or bare.partition("://")[0]
         for name, value in parse_qsl(query):
-            if name == "heartbeat":
-                left.setdefault(name, value)
-            elif name in _QUERY:
-                tls.setdefault(_QUERY[name], value)
-            else:
-                known = ("heartbeat", *_QUERY)
+            if name not in _QUERY:
                 raise Malformed(
-                    f"the URL of a RabbitMQ says {name[:40]!r}{_names.hint(name, known)};"
-                    f" it may say: {', '.join(known)}"
+                    f"the URL of a RabbitMQ says {name[:40]!r}{_names.hint(name, _QUERY)};"
+                    f" it may say: {', '.join(_QUERY)}"
                 )
+            (left if name == "heartbeat" else told).setdefault(name, value)
     # An option of py-amqp's would be taken as it is, and win.
     heartbeat = _heartbeat(left.pop("heartbeat", HEARTBEAT))
     result: dict[str, Any] = {"heartbeat": heartbeat, "transport_options": left}
-    if secure or tls or scheme == _SECURE:
-        result["ssl"] = _checked(tls, bare)
+    if secure or told or scheme == _SECURE:
+        result["ssl"] = _checked(told, bare)
     return bare, result
 
 
@@ -98,13 +97,20 @@ def _heartbeat(value: Any) -> float:
     return seconds
 
 
-def _checked(tls: dict[str, Any], url: str | None) -> dict[str, Any]:
-    needed = tls.get("cert_reqs", ssl.CERT_REQUIRED)
-    if isinstance(needed, str):
-        needed = _REQUIREMENTS.get(needed.lower().removeprefix("cert_"), ssl.CERT_REQUIRED)
-    tls["cert_reqs"] = needed
-    if needed == ssl.CERT_NONE:
-        tls.pop("server_hostname", None)  # no name is checked of what may be anybody
-    elif not tls.get("server_hostname"):
-        tls["server_hostname"] = (urlsplit(url).hostname if url else None) or "localhost"
-    return tls
+def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _checked(told: Mapping[str, Any], url: str | None) -> dict[str, Any]:
+    """Options of TLS as py-amqp calls them."""
+    try:
+        read = {name.removeprefix("ssl_"): tls.read(name, told[name]) for name in told}
+    except ValueError as error:
+        raise Malformed(str(error)) from None
+    read["cert_reqs"] = ssl.VerifyMode[f"CERT_{read.get('cert_reqs', 'required')}".upper()]
+    check_hostname = read.pop("check_hostname", True)
+    if not check_hostname or read["cert_reqs"] == ssl.CERT_NONE:
+        read.pop("server_hostname", None)  # no name is checked of what may be anybody
+    elif not read.get("server_hostname"):
+        read["server_hostname"] = (urlsplit(url).hostname if url else None) or "localhost"
+    return read

@@ -386,6 +386,7 @@ class Transport(_base.Transport):
 
     driver_type = "filesystem"
     driver_name = "wbengine-filesystem"
+    known_options = ("data_folder_in", "data_folder_out", "polling_interval", "inotify")
 
     def open_store(self) -> FileStore:
         """Open the folders.

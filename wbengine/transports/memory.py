@@ -263,6 +263,8 @@ class Transport(_base.Transport):
 
     driver_type = "memory"
     driver_name = "wbengine-memory"
+    #: Kept for programs that were written for kombu's: here no time passes between two looks.
+    known_options = ("polling_interval",)
 
     def open_store(self) -> MemoryStore:
         """Connect to the broker that the URL names."""

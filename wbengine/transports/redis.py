@@ -408,6 +408,7 @@ class Transport(_base.Transport):
 
     driver_type = "redis"
     driver_name = "wbengine-redis"
+    known_options = _redis_link.OPTIONS
     connection_errors = (*virtual.Transport.connection_errors, *LOST)
     recoverable_connection_errors = connection_errors
 

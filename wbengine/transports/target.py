@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import tempfile
@@ -13,8 +14,8 @@ from urllib.parse import quote
 import kombu
 from kombu.transport import virtual
 
-from wbengine import _names
-from wbengine.transports import _base, _files, amqp, filesystem, memory
+from wbengine import _names, _options
+from wbengine.transports import _base, _files, amqp, filesystem, memory, tls
 
 #: Names the broker of engines and workers that are told none.
 URL_VARIABLE: Final = "WBENGINE_URL"
@@ -25,8 +26,41 @@ _OURS: Final[Mapping[str, type[_base.Transport]]] = {
 }
 _REDIS: Final = ("redis", "rediss")
 _KNOWN: Final = ("amqp", "amqps", *_REDIS, *_OURS)
-#: Options of TLS that name files.
-_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+@dataclass(frozen=True)
+class RetryOptions:
+    """How a broker is tried again that was not reached.
+
+    The wait is `interval_start` seconds, then each time `interval_step` more, up to `interval_max`;
+    of each up to a half is taken away at random, so that many do not come at once.  A start fails
+    after `max_retries` (None: when its time is over); a broker that was reached once is tried for
+    ever.
+    """
+
+    interval_start: float = 0.1
+    interval_step: float = 0.3
+    interval_max: float = 1.0
+    max_retries: int | None = None
+
+    @classmethod
+    def read(cls, told: Any) -> RetryOptions:
+        """Read an option of engines and workers.
+
+        :raises TypeError: it is no dict.
+        :raises ValueError: it has another key, or a value makes no sense.
+        """
+        found = _options.complete("retry_options", told, dataclasses.asdict(cls()))
+        most = found.pop("max_retries")
+        numbers = {name: _options.number(name, value) for name, value in found.items()}
+        return cls(
+            **numbers, max_retries=None if most is None else _options.whole("max_retries", most)
+        )
+
+    def wait(self, attempts: int, chance: float) -> float:
+        """How long to wait after so many attempts failed; `chance` is from 0 to 1."""
+        full = min(self.interval_max, self.interval_start + self.interval_step * (attempts - 1))
+        return full * (1 - chance / 2)
 
 
 @dataclass(frozen=True)
@@ -41,6 +75,7 @@ class Target:
     transport: Any
     options: dict[str, Any] = field(default_factory=dict)
     ours: bool = False
+    retry: RetryOptions = RetryOptions()
 
     def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
         """A kombu connection, not yet opened; `kwargs` go to `kombu.Connection`.
@@ -58,8 +93,8 @@ class Target:
                     brokers[number % len(brokers)], self.transport, self.options
                 )
             return kombu.Connection(url, transport=self.transport, **{**more, **kwargs})
-        except amqp.Malformed:
-            raise
+        except amqp.Malformed as error:
+            raise ValueError(str(error)) from None
         except ValueError:
             # What kombu says may hold the password, of which it took a part for the port.
             raise ValueError(f"the URL of the broker ({self.shown}) is malformed") from None
@@ -88,7 +123,7 @@ class Target:
             told = {f"ssl_{name}": path for name, path in (self.connect().ssl or {}).items()}
         else:
             told = dict(self.redis.settings) if self.redis is not None else {}
-        for name in _FILES:
+        for name in tls.FILES:
             path = told.get(name)
             if path is not None and not os.path.isfile(path):
                 raise ValueError(f"{name} is {str(path)!r}: there is no such file")
@@ -202,6 +237,7 @@ def resolve(
                 f"the URL of a broker begins with its transport, as in amqp://{target.shown}"
             )
         return target
+    _options.check_known(f"the {cls.driver_type} transport", options, cls.known_options)
     interval = options.get("polling_interval")
     if interval is not None and not (isinstance(interval, int | float) and interval > 0):
         raise ValueError(f"polling_interval is {interval!r}: it must be a number above 0")
@@ -225,6 +261,7 @@ def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | 
             f" pip install 'wbengine[redis]'"
         ) from error
 
+    _options.check_known("the redis transport", options, redis.Transport.known_options)
     if exchange is not None:
         options.setdefault("prefix", exchange)
     url = url or f"{name}://"

@@ -210,7 +210,7 @@ class Fleet:
         if target.redis is not None:  # which has a patience of its own
             less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
             target = dataclasses.replace(target, options={**less, **target.options})
-        return connecting.reach(target, threading.Event(), longest=0.5, within=within)
+        return connecting.reach(target, threading.Event(), within=within)
 
     def close(self) -> None:
         """Look no more.  Idempotent."""

@@ -7,6 +7,7 @@ used by two threads loses messages, and a process-wide pool of connections runs 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
@@ -15,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import _options, transports
 from wbengine import exceptions as exc
+from wbengine import transports
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import dispatcher, protocol
 from wbengine.engines.worker_based.connections import confirming_outbox, listening, taking, topology
@@ -43,12 +44,9 @@ class Proxy(listening.Listening):
     Handlers run on that thread too, and must not block.
     """
 
-    DEFAULT_RETRY_OPTIONS: Final[Mapping[str, float]] = {
-        "interval_start": 1,
-        "interval_step": 1,
-        "interval_max": 1,
-        "max_retries": 3,
-    }
+    DEFAULT_RETRY_OPTIONS: Final[Mapping[str, float | None]] = dataclasses.asdict(
+        transports.RetryOptions()
+    )
 
     def __init__(
         self,
@@ -67,13 +65,12 @@ class Proxy(listening.Listening):
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
-        self._retry_options = _options.complete(
-            "retry_options", retry_options, self.DEFAULT_RETRY_OPTIONS
-        )
         if interop:  # TaskFlow's peers use kombu's own transports
-            self._target = transports.Target(url, transport, dict(transport_options or {}))
+            target = transports.Target(url, transport, dict(transport_options or {}))
         else:
-            self._target = transports.resolve(url, transport, transport_options, exchange=exchange)
+            target = transports.resolve(url, transport, transport_options, exchange=exchange)
+        retry = transports.RetryOptions.read(retry_options)
+        self._target = dataclasses.replace(target, retry=retry)
         self._topology = topology.Topology(
             exchange, topic, bindings, interop, direct=self._target.check()
         )
@@ -86,7 +83,6 @@ class Proxy(listening.Listening):
             kind(self._target, self._topology, exchange),
             on_wait,
             until,
-            pause=float(self._retry_options["interval_max"]),
         )
         self._copying = _Copying(self)
 

@@ -392,9 +392,8 @@ class Publisher(reconnecting.ReconnectLoop):
         """
         if self._producer is None:
             self._connection = connecting.reach(
-                self._target, self._stopping, longest=reconnecting.LONGEST_PAUSE, within=10.0,
-                on_failure=self._away,
-            )  # fmt: skip
+                self._target, self._stopping, within=10.0, on_failure=self._away
+            )
             self._producer = kombu.Producer(self._connection.channel(), auto_declare=False)
             self._exchange.type = events.exchange_type(self._connection.transport.driver_type)
         return self._producer

@@ -149,9 +149,7 @@ class RpcReader(Reader):
 
     def _serve(self) -> None:
         amqp = self._target.amqp
-        connection = connecting.reach(
-            self._target, self._stopping, longest=reconnecting.LONGEST_PAUSE, within=10.0
-        )
+        connection = connecting.reach(self._target, self._stopping, within=10.0)
         try:
             consumer = kombu.Consumer(
                 connection.channel(), [self.queue], on_message=self._on_message, no_ack=not amqp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import random
 import socket
 import ssl
 import threading
@@ -39,11 +40,10 @@ def reach(
     target: transports.Target,
     stopping: threading.Event,
     *,
-    longest: float,
     within: float | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> kombu.Connection:
-    """A connection, with jittered waits of at most `longest` seconds between attempts.
+    """A connection, tried for again as the target's `retry` says.
 
     Tries until `stopping` is set, or for `within` seconds.  `on_failure` is told of each attempt
     that failed.
@@ -70,9 +70,11 @@ def reach(
     if within is not None:
         # Another attempt that had no time to be answered would tell nothing.
         stop = stop | tenacity.stop_after_delay(within - 1.0)
+        if target.retry.max_retries is not None:
+            stop = stop | tenacity.stop_after_attempt(target.retry.max_retries + 1)
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(may_pass),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=longest),
+        wait=lambda state: target.retry.wait(state.attempt_number, random.random()),
         sleep=tenacity.sleep_using_event(stopping),
         stop=stop,
         before_sleep=tell,

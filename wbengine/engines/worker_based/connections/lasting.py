@@ -16,9 +16,6 @@ from wbengine.transports import reasons
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds at most between two attempts to connect: what waits here waits for these, too.
-_LONGEST: Final = 1.0
-
 #: Seconds between two attempts to publish: a broker that ails may well accept connections.
 PAUSE: Final = 0.25
 
@@ -43,9 +40,7 @@ class Lasting:
         """`use(connection)`, until it is closed; any thread may close it."""
         while not self._closed.is_set():
             try:
-                connection = connecting.reach(
-                    self._target, self._closed, longest=_LONGEST, on_failure=self.tell
-                )
+                connection = connecting.reach(self._target, self._closed, on_failure=self.tell)
             except exc.TransportFailure as error:
                 self.tell(str(error))
                 self._closed.wait(PAUSE)

@@ -61,10 +61,7 @@ class Listening:
         sender: outbox.Outbox,
         on_wait: Callable[[], None] | None,
         until: Callable[[], float | None] | None,
-        *,
-        pause: float,
     ) -> None:
-        """`pause`: seconds at most between two attempts to connect."""
         self._target = target
         self._topology = layout
         self._refused = refused
@@ -72,7 +69,6 @@ class Listening:
         sender.astray = self._mistrust
         self._on_wait = on_wait
         self._until = until
-        self._pause = pause
         self._running = threading.Event()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -182,7 +178,6 @@ class Listening:
                 connection = connecting.reach(
                     self._target,
                     self._stopping,
-                    longest=self._pause,
                     within=max(1.0, until - time.monotonic()) if first else None,
                 )
             except exc.TransportFailure:
