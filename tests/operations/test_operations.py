@@ -14,8 +14,9 @@ import pytest
 
 from tests.operations import flows
 from wbengine import engines, exceptions, operations, states
+from wbengine.engines import factories
 from wbengine.engines.base import Engine
-from wbengine.operations import factories, resuming
+from wbengine.operations import resuming
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import memory
 from wbengine.persistence.backends.sql import tables
@@ -146,6 +147,17 @@ def test_finding_says_what_may_have_been_meant(backend: base.Backend) -> None:
 
 
 # Going on. --------------------------------------------------------------------------------------
+
+
+def test_flow_kept_by_the_version_before_is_resumed(backend: base.Backend) -> None:
+    """Its records name the function that made it by where that was then."""
+    uuid = suspended(backend)
+    with contextlib.closing(backend.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+        detail.meta["factory"]["name"] = "wbengine.operations.factories.flow_of"
+        connection.save_changes(detail, ())
+    operations.resume(backend, uuid).run()
+    assert state(backend, uuid) == "SUCCESS"
 
 
 def test_resume_goes_on_where_it_stopped(backend: base.Backend) -> None:

@@ -84,7 +84,7 @@ def _form_of(output: str | None) -> str:
 def _made(context: contexts.Context, factory: str) -> Outline:
     """The structure of a flow that is made here."""
     from wbengine import engines
-    from wbengine.operations import factories
+    from wbengine.engines import factories
 
     try:
         with _streams.aside():

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import _codec, _names, _options, _plugins, exceptions
-from wbengine import flow as flow_module
 from wbengine import storage as storage_module
-from wbengine import task as task_module
-from wbengine.engines import action, async_run, base
+from wbengine.engines import action, async_run, base, factories
 from wbengine.persistence import backends, models, notes
 from wbengine.persistence import base as persistence
 
@@ -36,7 +34,6 @@ ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
-Factory = Callable[..., Any] | str
 Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
 
@@ -54,8 +51,8 @@ class Defaults(UserDict[str, Any]):
 #: Of this process.
 defaults: Final = Defaults()
 
-# What is noted of a factory in a backend.
-_Noted = Callable[[persistence.Backend | None], dict[str, Any]]
+# What is noted of a flow's factory, for a backend that `encodes` or for another one.
+_Noted = Callable[..., dict[str, Any]]
 
 
 def load(
@@ -117,7 +114,7 @@ def _load(
                 _check_free(uuid, kept)
             detail = models.FlowDetail(flow.name, uuid)
             if noted is not None:
-                detail.meta[notes.FACTORY] = noted(kept)
+                detail.meta[notes.FACTORY] = noted(encodes=kept is not None and kept.encodes)
             if kept is not None and kind != ENGINE_DEFAULT:
                 detail.meta[notes.ENGINE] = kind
             if given:
@@ -139,7 +136,7 @@ def _load(
 
 def _checked(flow: Any, store: Store, flow_detail: Any, book: Any) -> dict[str, Any]:
     """The values of `store` by name, once all arguments are of the right type."""
-    if not isinstance(flow, flow_module.Flow | task_module.Task):
+    if not factories.is_flow(flow):
         raise exceptions.NotAFlow(f"Only a flow or a task can be loaded, not {flow!r}")
     if flow_detail is not None:
         _detail(flow_detail)
@@ -205,7 +202,7 @@ async def arun(
 
 def save_factory_details(
     flow_detail: models.FlowDetail,
-    flow_factory: Factory,
+    flow_factory: factories.Factory,
     factory_args: Iterable[Any] | None,
     factory_kwargs: Mapping[str, Any] | None,
     backend: Backend = None,
@@ -218,7 +215,8 @@ def save_factory_details(
     :raises NotFound: the backend does not keep `flow_detail`.
     """
     with _lent(backend) as kept:
-        noted = _note(flow_factory, factory_args, factory_kwargs, kept)
+        name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
+        noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
         _detail(flow_detail).meta[notes.FACTORY] = noted
         if kept is not None:
             with contextlib.closing(kept.get_connection()) as connection:
@@ -226,7 +224,7 @@ def save_factory_details(
 
 
 def load_from_factory(
-    flow_factory: Factory,
+    flow_factory: factories.Factory,
     factory_args: Iterable[Any] | None = None,
     factory_kwargs: Mapping[str, Any] | None = None,
     store: Store = None,
@@ -245,9 +243,9 @@ def load_from_factory(
     :param uuid: of the new flow; without one, a random one.
     :raises Duplicate: the backend has a flow with this uuid; besides what `load` raises.
     """
-    name = _factory_name(flow_factory)
-    flow = _call(name, factory_args, factory_kwargs)
-    noted = functools.partial(_note, name, factory_args, factory_kwargs)
+    name = factories.name_of(flow_factory)
+    flow = factories.make(name, factory_args, factory_kwargs)
+    noted = functools.partial(factories.note, name, factory_args, factory_kwargs)
     return _load(flow, store, None, book, backend, namespace, engine, options, noted, uuid)
 
 
@@ -261,7 +259,7 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
     noted = _detail(flow_detail).meta.get(notes.FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
-    return _call(str(noted["name"]), noted.get("args"), noted.get("kwargs"))
+    return factories.make(str(noted["name"]), noted.get("args"), noted.get("kwargs"))
 
 
 def load_from_detail(
@@ -349,49 +347,6 @@ def _check_free(uuid: str, backend: persistence.Backend) -> None:
         except exceptions.NotFound:
             return
     raise exceptions.Duplicate(f"There is a flow {uuid} already: {kept.name!r}, {kept.state}")
-
-
-def _factory_name(factory: Factory) -> str:
-    if not isinstance(factory, str) and not callable(factory):
-        raise TypeError(f"A flow factory is a function or its dotted name, not {factory!r}")
-    name = factory if isinstance(factory, str) else _names.dotted(factory)
-    try:
-        found = _names.load(name)
-    except Exception as error:
-        raise ValueError(f"Flow factory {name!r} cannot be imported by name: {error}") from error
-    if not isinstance(factory, str) and found is not factory:
-        raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
-    return name
-
-
-def _note(
-    factory: Factory,
-    args: Iterable[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-    backend: persistence.Backend | None,
-) -> dict[str, Any]:
-    noted = {
-        "name": _factory_name(factory),
-        "args": list(args or ()),
-        "kwargs": dict(kwargs or {}),
-    }
-    if backend is not None and backend.encodes:
-        _codec.pack(noted["args"], "factory_args")
-        _codec.pack(noted["kwargs"], "factory_kwargs")
-    return noted
-
-
-def _call(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
-    if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
-        raise TypeError(f"factory_args must be a list or tuple, not {args!r}")
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
-    made = _names.load(name)(*(args or ()), **(kwargs or {}))
-    if not isinstance(made, flow_module.Flow | task_module.Task):
-        raise exceptions.NotAFlow(
-            f"Flow factory {name!r} made neither a flow nor a task, but {made!r}"
-        )
-    return made
 
 
 def _detail(flow_detail: Any) -> models.FlowDetail:

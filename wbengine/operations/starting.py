@@ -11,7 +11,7 @@ from wbengine.persistence import base, models
 
 __all__ = ["start"]
 
-_FACTORY: Final = "wbengine.operations.factories.flow_of"
+_FACTORY: Final = "wbengine.engines.factories.flow_of"
 
 
 def start(
@@ -24,7 +24,7 @@ def start(
     book: str | None = None,
     **options: Any,
 ) -> engines_base.Engine:
-    """Make the flow behind `path` (see `operations.factories.flow_of`), keep it, and load it.
+    """Make the flow behind `path` (see `engines.factories.flow_of`), keep it, and load it.
 
     The records say what made it, so that `resume` finds it again.
 

@@ -1,0 +1,112 @@
+"""What makes flows: functions that are known by name, so that a kept flow can be made again."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from wbengine import _codec, _names, exceptions
+from wbengine import flow as flow_module
+from wbengine import task as task_module
+
+__all__ = ["Factory", "flow_of", "is_flow", "make", "name_of", "note"]
+
+Factory = Callable[..., Any] | str
+
+
+def is_flow(value: Any) -> bool:
+    """Whether engines can load it: a flow, or a task alone."""
+    return isinstance(value, flow_module.Flow | task_module.Task)
+
+
+def name_of(factory: Factory) -> str:
+    """The dotted name of a factory.
+
+    :raises TypeError: it is neither a function nor a name.
+    :raises ValueError: it cannot be imported by name.
+    """
+    if not isinstance(factory, str) and not callable(factory):
+        raise TypeError(f"A flow factory is a function or its dotted name, not {factory!r}")
+    name = factory if isinstance(factory, str) else _names.dotted(factory)
+    try:
+        found = _names.load(name)
+    except Exception as error:
+        raise ValueError(f"Flow factory {name!r} cannot be imported by name: {error}") from error
+    if not isinstance(factory, str) and found is not factory:
+        raise ValueError(f"Flow factory {factory!r} is not what importing {name!r} gives")
+    return name
+
+
+def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
+    """The flow (or task) that the factory of that name makes.
+
+    :raises TypeError: the arguments are no list, or no dict.
+    :raises NotAFlow: it made neither.
+    """
+    if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
+        raise TypeError(f"factory_args must be a list or tuple, not {args!r}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
+    return _made(f"Flow factory {name!r}", _names.load(name)(*(args or ()), **(kwargs or {})))
+
+
+def note(
+    name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None, *, encodes: bool
+) -> dict[str, Any]:
+    """What records say of a flow's factory, for `make`.
+
+    :raises NotEncodable: a backend that `encodes` cannot keep an argument.
+    """
+    noted = {"name": name, "args": list(args or ()), "kwargs": dict(kwargs or {})}
+    if encodes:
+        _codec.pack(noted["args"], "factory_args")
+        _codec.pack(noted["kwargs"], "factory_kwargs")
+    return noted
+
+
+def flow_of(path: str) -> Any:
+    """The flow (or task) behind `'package.module:name'`: a function that makes it, or itself.
+
+    What is raised inside of the module or the function goes through as it is.
+
+    :raises ValueError: `path` is not of that form.
+    :raises ImportError: there is no such module, or it has no such name.
+    :raises NotAFlow: that makes no flow.
+    """
+    module, _, name = path.partition(":")
+    if not name:
+        raise ValueError(f"{path!r} is not of the form MODULE:FACTORY{_offer(module)}")
+    try:
+        found = _names.load(path)
+    except ModuleNotFoundError as error:
+        raise _missing(module, error) from error
+    if is_flow(found):
+        return found
+    if not callable(found):
+        raise exceptions.NotAFlow(
+            f"{path!r} is neither a flow nor a function that makes one, but {found!r:.80}"
+        )
+    return _made(f"{path}()", found())
+
+
+def _made(what: str, made: Any) -> Any:
+    if not is_flow(made):
+        raise exceptions.NotAFlow(f"{what} made neither a flow nor a task, but {made!r:.80}")
+    return made
+
+
+def _missing(module: str, error: ModuleNotFoundError) -> ImportError:
+    if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+        return ImportError(f"there is no module {error.name!r} (here, or on $PYTHONPATH)")
+    return error
+
+
+def _offer(module: str) -> str:
+    """Which flows the module has, if it is one."""
+    try:
+        names = vars(importlib.import_module(module)).items()
+    except Exception:
+        return ""
+    found = [f"{module}:{name}" for name, value in names if is_flow(value)]
+    return f"; there is {', '.join(found[:5])}" if found else ""
