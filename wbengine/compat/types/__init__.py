@@ -1,0 +1,1 @@
+"""TaskFlow's `types` that no flow needs; they are imported as `wbengine.types`."""
