@@ -586,7 +586,12 @@ class ExternalPool:
         """Nothing: the user did that."""
 
     def stop(self, wait: bool = True, kill: bool = False) -> None:
-        """Nothing: the user may need it."""
+        """With `wait`, return when all that was submitted is settled; what a hard limit ended may
+        go on.  The executor itself stays as it is: the user may need it.
+        """
+        if wait:
+            with self._lock:
+                self._none_open.wait_for(lambda: not self._open)
 
     def submit(
         self,
@@ -638,11 +643,6 @@ class ExternalPool:
                 taken.append(call)
                 self._close()
         return taken
-
-    def join(self) -> None:
-        """Wait until all that was submitted is settled; what a hard limit ended may go on."""
-        with self._lock:
-            self._none_open.wait_for(lambda: not self._open)
 
     def _close(self) -> None:
         with self._lock:

@@ -184,13 +184,11 @@ class ThreadTaskExecutor(LocalTaskExecutor):
             size = self._max_workers
             self._pool = pools.ThreadPool(size if size is not None else _default_threads())
 
-    def finish(self) -> None:
-        if isinstance(self._pool, pools.ExternalPool):
-            self._pool.join()
-
     def stop(self) -> None:
-        if not self._given and self._pool is not None:
-            pool, self._pool = self._pool, None
+        pool = self._pool
+        if pool is not None:
+            if not self._given:
+                self._pool = None
             pool.stop()
         # After the pool: plain bodies may have hooks that are async.  Another one for the next run:
         # an interruption may end the waiting for this one.
@@ -316,8 +314,8 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
         super().__init__(strict=strict, limit=limit)
         self._pool: pools.ExternalPool = pools.ExternalPool(executor, remote=True)
 
-    def finish(self) -> None:
-        self._pool.join()
+    def stop(self) -> None:
+        self._pool.stop()
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         data = _pickled_call(self._strict, _limit_of(invocation, self._limit), invocation)
