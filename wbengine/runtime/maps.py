@@ -1,7 +1,7 @@
 """Maps at work: their items begin, end, or are given back; what is stored of each.
 
 To the plan and to the scheduler a Map is one node, in flight until its last item came back.  Only
-the engine's thread calls this, but for `spoil`.
+the engine's thread calls this, but for `item_failed`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Running:
 
     call: MapCall
     record: models.AtomDetail
-    fan: Fanout
+    fanout: Fanout
     #: What the items are given besides themselves.
     shared: Mapping[str, Any]
     failures: Mapping[str, ft.Failure]
@@ -106,9 +106,9 @@ class Maps:
         #: By node; empty as long as a flow has none.
         self.running: dict[int, _Running] = {}
         # Those that may hand out something, in the order in which they became so.
-        self._hungry: dict[int, None] = {}
+        self._refillable: dict[int, None] = {}
         # Those of which nothing may be under way any more, although they are not done.
-        self._quiet: dict[int, None] = {}
+        self._maybe_idle: dict[int, None] = {}
         self._halted = False
         # Why nothing more is to be executed.
         self._given_up: GivenUp | None = None
@@ -136,18 +136,18 @@ class Maps:
         if record.items is None:
             return calls.Outcome(None)  # it failed before there were any
         limit, collect = task.max_in_flight, task.collects
-        fan = Fanout(record.items, action, limit, collect=collect, doubtful=recovered)
+        fanout = Fanout(record.items, action, limit, collect=collect, maybe_sent=recovered)
         now, takes_item = time.time(), task.takes_item(action)
         local = self._local_tasks is not None and task in self._local_tasks
-        running = _Running(call, record, fan, found, failures, takes_item, now, local, recovered)
+        running = _Running(call, record, fanout, found, failures, takes_item, now, local, recovered)
         if self._given_up is not None and action == calls.EXECUTE:
-            fan.stop()
-        if fan.over:
+            fanout.stop()
+        if fanout.over:
             return self._outcome(running)
-        if fan.done:
-            record.progress = fan.done / fan.total
+        if fanout.done:
+            record.progress = fanout.done / fanout.total
         self.running[call.node] = running
-        self._hungry[call.node] = None
+        self._refillable[call.node] = None
         return None
 
     def _arguments(self, call: MapCall, record: models.AtomDetail) -> dict[str, Any]:
@@ -174,21 +174,21 @@ class Maps:
     def refill(self, most: int, now: float | None = None) -> list[calls.Invocation]:
         """What may be submitted `now` (unix seconds), at most `most` items."""
         found: list[calls.Invocation] = []
-        for node in list(self._hungry):
+        for node in list(self._refillable):
             if len(found) == most:
                 break
             running = self.running[node]
-            taken = running.fan.take(most - len(found))
+            taken = running.fanout.take(most - len(found))
             for item in taken:
                 item.submitted = now
                 found.append(self._invocation(running, item))
-            if not running.fan.hungry:
-                del self._hungry[node]
+            if not running.fanout.can_take:
+                del self._refillable[node]
         return found
 
     def _invocation(self, running: _Running, item: models.ItemDetail) -> calls.Invocation:
         node, parent, action = running.call
-        record, items, task = running.record, running.fan.items, parent.of_item(item.index)
+        record, items, task = running.record, running.fanout.items, parent.of_item(item.index)
         arguments = running.shared
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
@@ -215,22 +215,22 @@ class Maps:
         made.local = running.local
         return made
 
-    def spoil(self, call: calls.Invocation) -> None:
+    def item_failed(self, call: calls.Invocation) -> None:
         """An item of a Map failed just now: start no further ones.  From any thread."""
         running = self.running.get(call.node)
         if running is not None:
-            running.fan.spoil()
+            running.fanout.item_failed()
 
     def holds_back(self, call: calls.Invocation) -> bool:
         """Whether an item that was handed out is not to start: its Map starts no further ones."""
         running = self.running.get(call.node)
-        return running is not None and running.fan.spoilt and not call.recovered
+        return running is not None and running.fanout.stopped and not call.recovered
 
     def to_withdraw(self, node: int) -> bool:
         """Whether what a Map has in the executor is to be taken back; True once, unless more of it
         may turn out not to have started."""
         running = self.running[node]
-        if running.withdrawn or not running.fan.spoilt:
+        if running.withdrawn or not running.fanout.stopped:
             return False
         running.withdrawn = not running.recovered
         return True
@@ -240,27 +240,27 @@ class Maps:
     ) -> tuple[MapCall, calls.Outcome] | None:
         """Store the outcome of one item; returns that of the Map, if this was the last."""
         running = self.running[call.node]
-        fan, record, parent = running.fan, running.record, running.call.task
+        fanout, record, parent = running.fanout, running.record, running.call.task
         self._storage.keepable(outcome)
         if outcome.failed:
             outcome.value.belongs_to(parent._home())
-        item = fan.put(call.index, outcome)
+        item = fanout.put(call.index, outcome)
         self._storage.writer.mark_items(record, (item,))
-        record.progress = fan.done / fan.total
+        record.progress = fanout.done / fanout.total
         if self._kept:
             self._storage.writer.mark(record)
         if parent._listeners is not None:
             parent.update_progress(record.progress)
-        if fan.over:
+        if fanout.over:
             return self._end(running)
-        self._changed(call.node, fan)
+        self._changed(call.node, fanout)
         return None
 
     def give_back(self, call: calls.Invocation) -> None:
         """An item that was to be submitted, or was, did not start."""
-        fan = self.running[call.node].fan
-        fan.give_back(call.index, call.recovered)
-        self._changed(call.node, fan)
+        fanout = self.running[call.node].fanout
+        fanout.give_back(call.index, call.recovered)
+        self._changed(call.node, fanout)
 
     def take_back(self, node: int, withdrawn: Iterable[calls.Invocation]) -> list[calls.Invocation]:
         """Of what the executor gave back, keep the items of a Map that starts no more.
@@ -275,26 +275,26 @@ class Maps:
                 others.append(call)
         return others
 
-    def _changed(self, node: int, fan: Fanout) -> None:
-        if fan.hungry:
-            self._hungry[node] = None
+    def _changed(self, node: int, fanout: Fanout) -> None:
+        if fanout.can_take:
+            self._refillable[node] = None
         else:
-            self._hungry.pop(node, None)
-        if fan.idle:
-            self._quiet[node] = None
+            self._refillable.pop(node, None)
+        if fanout.idle:
+            self._maybe_idle[node] = None
 
     def halt(self) -> None:
         """Nothing more starts in this run: all of them are to be found `idle` sooner or later."""
         self._halted = True
-        self._quiet.update(dict.fromkeys(self.running))
+        self._maybe_idle.update(dict.fromkeys(self.running))
 
     def stop(self, why: GivenUp) -> None:
         """Execute no further items, although nothing failed."""
         self._given_up = why
         for node, running in self.running.items():
             if running.call.action == calls.EXECUTE:
-                running.fan.stop()
-                self._changed(node, running.fan)
+                running.fanout.stop()
+                self._changed(node, running.fanout)
 
     def undo(self, scope: range) -> None:
         """Execute no further items of the Maps in a scope that is being undone, if their items end
@@ -304,46 +304,50 @@ class Maps:
             call = running.call
             if node in scope and call.task.cancel_on_revert and call.action == calls.EXECUTE:
                 running.undone = True
-                running.fan.stop()
-                self._changed(node, running.fan)
+                running.fanout.stop()
+                self._changed(node, running.fanout)
 
     def idle(self) -> list[Idle]:
         """Take out those of which nothing is under way, and nothing more will be in this run.
 
         Those that only wait to be refilled stay.
         """
-        if not self._quiet:
+        if not self._maybe_idle:
             return []
-        quiet, self._quiet = self._quiet, {}
+        candidates, self._maybe_idle = self._maybe_idle, {}
         found = []
-        for node in quiet:
+        for node in candidates:
             running = self.running.get(node)
-            if running is None or not (running.fan.over or (self._halted and running.fan.idle)):
+            if running is None or not (
+                running.fanout.over or (self._halted and running.fanout.idle)
+            ):
                 continue
             begun = self.drop(node)
-            ended = begun and running.fan.over
+            ended = begun and running.fanout.over
             outcome = self._outcome(running) if ended else None
             found.append(Idle(running.call, outcome, begun))
         return found
 
     def drop(self, node: int) -> bool:
         """Forget a Map that does not go on; returns whether any of its items is done, or may be."""
-        self._hungry.pop(node, None)
+        self._refillable.pop(node, None)
         running = self.running.pop(node)
-        return running.fan.done > 0 or running.fan.in_doubt
+        return running.fanout.done > 0 or running.fanout.may_be_under_way
 
     def _end(self, running: _Running) -> tuple[MapCall, calls.Outcome]:
         self.drop(running.call.node)
         return running.call, self._outcome(running)
 
     def _outcome(self, running: _Running) -> calls.Outcome:
-        fan, call = running.fan, running.call
-        value = fan.value if fan.decided else self._unfinished(call.task, fan, running.undone)
+        fanout, call = running.fanout, running.call
+        value = (
+            fanout.value if fanout.decided else self._unfinished(call.task, fanout, running.undone)
+        )
         return calls.Outcome(value, calls.LOCAL, running.started, time.time())
 
-    def _unfinished(self, task: task_module.Map, fan: Fanout, undone: bool) -> ft.Failure:
+    def _unfinished(self, task: task_module.Map, fanout: Fanout, undone: bool) -> ft.Failure:
         why = self._given_up or (GivenUp(True, "it is to be undone") if undone else DEADLINE)
-        done = f"{fan.done} of its {fan.total} items were done"
+        done = f"{fanout.done} of its {fanout.total} items were done"
         if why.cancelled:
             return why.failure(f"Map {task.name!r}, when {done},")
         return why.failure(f"Map {task.name!r} was given up when {done}")
@@ -364,22 +368,22 @@ class Fanout:
     `items` tells what came of them before; what is missing is to be done.  Executions go in the
     order of the items, reversions of what finished in the opposite order of finishing.  At most
     `limit` (None: any number) are under way.  When one fails, unless `collect`, no more are handed
-    out; but for those that an earlier run may have under way, if there was one (`doubtful`): what
+    out; but for those that an earlier run may have under way, if there was one (`maybe_sent`): what
     became of them is to be found out.
     """
 
     __slots__ = (
         "_collects",
-        "_doubtful",
         "_failures",
+        "_filtered",
         "_limit",
-        "_sifted",
+        "_maybe_sent",
         "_todo",
         "action",
         "done",
         "items",
         "running",
-        "spoilt",
+        "stopped",
         "total",
     )
 
@@ -390,7 +394,7 @@ class Fanout:
         limit: int | None = None,
         *,
         collect: bool = False,
-        doubtful: bool = False,
+        maybe_sent: bool = False,
     ) -> None:
         self.items = items
         self.action = action
@@ -408,9 +412,9 @@ class Fanout:
             bad = states.REVERT_FAILURE
         self._todo = deque(item.index for item in todo)
         # What an earlier run handed out: never more at a time, and in this order.
-        self._doubtful = set(itertools.islice(self._todo, limit if doubtful else 0))
+        self._maybe_sent = set(itertools.islice(self._todo, limit if maybe_sent else 0))
         # Whether only such are left to be done.
-        self._sifted = False
+        self._filtered = False
         #: How many there are to be done in all, and how many of them are.
         self.total = self.done + len(todo)
         #: How many were handed out and did not come back.
@@ -419,7 +423,7 @@ class Fanout:
         self._failures = [item for item in items if item.state == bad]
         self._failures.sort(key=lambda item: item.order)
         #: No more are handed out.
-        self.spoilt = bool(self._failures) and not self._collects
+        self.stopped = bool(self._failures) and not self._collects
 
     def take(self, most: int) -> list[models.ItemDetail]:
         """Hand out what may go now, at most `most` of them."""
@@ -430,14 +434,14 @@ class Fanout:
         self.running += len(found)
         return found
 
-    def spoil(self) -> None:
+    def item_failed(self) -> None:
         """An item failed: hand out no more, unless that does not matter.  From any thread."""
         if not self._collects:
-            self.spoilt = True
+            self.stopped = True
 
     def stop(self) -> None:
         """Hand out no more, whatever becomes of those under way."""
-        self.spoilt = True
+        self.stopped = True
 
     def put(self, index: int, outcome: calls.Outcome) -> models.ItemDetail:
         """What was handed out came to an end; returns its record, which tells so."""
@@ -457,15 +461,15 @@ class Fanout:
                 self._failures.insert(0, item)
             else:
                 self._failures.append(item)
-            self.spoil()
+            self.item_failed()
         return item
 
-    def give_back(self, index: int, doubtful: bool = False) -> None:
-        """What was handed out did not start after all, or not in this run (`doubtful`)."""
+    def give_back(self, index: int, maybe_sent: bool = False) -> None:
+        """What was handed out did not start after all, or not in this run (`maybe_sent`)."""
         self.running -= 1
-        if not doubtful:
-            self._doubtful.discard(index)
-        if index in self._doubtful or not self._sifted:
+        if not maybe_sent:
+            self._maybe_sent.discard(index)
+        if index in self._maybe_sent or not self._filtered:
             self._todo.appendleft(index)
 
     @property
@@ -484,21 +488,21 @@ class Fanout:
         return self.done == self.total or (bool(self._failures) and not self._collects)
 
     @property
-    def hungry(self) -> bool:
+    def can_take(self) -> bool:
         """`take` would hand out something."""
         return self._left > 0 and self.running != self._limit
 
     @property
-    def in_doubt(self) -> bool:
+    def may_be_under_way(self) -> bool:
         """Something may be under way that was not handed out."""
-        return not self._doubtful.isdisjoint(self._todo)
+        return not self._maybe_sent.isdisjoint(self._todo)
 
     @property
     def _left(self) -> int:
         """How many are still to be handed out."""
-        if self.spoilt and not self._sifted:
-            self._sifted = True
-            self._todo = deque(filter(self._doubtful.__contains__, self._todo))
+        if self.stopped and not self._filtered:
+            self._filtered = True
+            self._todo = deque(filter(self._maybe_sent.__contains__, self._todo))
         return len(self._todo)
 
     @property

@@ -417,7 +417,7 @@ class Run:
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
         if invocation.index >= 0 and outcome.failed:
-            self._maps.spoil(invocation)
+            self._maps.item_failed(invocation)
         self._inbox.put((invocation, outcome))
 
     def _settle(self, call: atoms.Call, outcome: calls.Outcome) -> None:
