@@ -36,12 +36,12 @@ class CompositeExecutor(TaskExecutor):
         (self._local if invocation.local else self._remote).submit(invocation, done)
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        return self._remote.remembers
+    def survives_engine(self) -> bool:  # type: ignore[override]
+        return self._remote.survives_engine
 
     @property
-    def knows_all(self) -> bool:  # type: ignore[override]
-        return self._remote.knows_all
+    def has_ledger(self) -> bool:  # type: ignore[override]
+        return self._remote.has_ledger
 
     @property
     def keeps_times(self) -> bool:  # type: ignore[override]

@@ -205,10 +205,10 @@ class TaskExecutor(abc.ABC):
 
     #: Whether what an earlier run submitted may still be under way, or have ended, somewhere: then
     #: it is submitted again as `recovered`, under the number of its attempt.
-    remembers: bool = False
+    survives_engine: bool = False
 
     #: And whether it can tell for certain what was never started.
-    knows_all: bool = False
+    has_ledger: bool = False
 
     #: Whether it holds a call until the task's `eta`, and ends it after its `expires`; else that is
     #: done by the engine, and the executor asks `Invocation.expired` before it starts a call.

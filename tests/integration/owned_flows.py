@@ -38,7 +38,7 @@ def kept(engine: base.Engine, backend: Any) -> models.FlowDetail:
 class Remembering(invocation.TaskExecutor):
     """Runs tasks at once; writes down what it is asked."""
 
-    remembers = True
+    survives_engine = True
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log

@@ -31,10 +31,10 @@ class Needs(task.Task):
 class Elephant(invocation.TaskExecutor):
     """Remembers what earlier runs submitted, without or with what they did not."""
 
-    remembers = True
+    survives_engine = True
 
-    def __init__(self, knows_all: bool = True) -> None:
-        self.knows_all = knows_all
+    def __init__(self, has_ledger: bool = True) -> None:
+        self.has_ledger = has_ledger
 
     def submit(self, invocation: Any, done: Any) -> None:
         raise AssertionError("the lifecycle submits nothing")
@@ -55,12 +55,12 @@ class Bench:
         self.notifier = notifier.Notifier()
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.touches = 0
-        self.life = atoms.Lifecycle(
+        self.life = atoms.AtomLifecycle(
             self.plan,
             self.storage,
             self.notifier,
             in_process=in_process,
-            touched=lambda: None,
+            on_progress=lambda: None,
             executor=executor,
             local_tasks=composite_executor.LocalTasks(),
         )
@@ -145,10 +145,10 @@ def test_a_new_attempt_forgets_the_failure_of_the_old() -> None:
 
 
 def test_nothing_is_told_when_nobody_listens() -> None:
-    """No notices are collected; with a listener they come when delivered, in order."""
+    """No events are collected; with a listener they come when delivered, in order."""
     bench = Bench(Plain("a"))
     bench.end(bench.begin("a"), 1)
-    assert not bench.life.notices
+    assert not bench.life.events
     bench.listen()
     bench.life.reset([bench.plan.by_name["a"]])
     bench.end(bench.begin("a"), 1)
@@ -428,8 +428,8 @@ def test_once_it_ended_the_next_attempt_is_like_any_other() -> None:
 def test_items_of_a_map_are_looked_up_one_by_one() -> None:
     """Under their own ids, if it can be told of each whether it was started."""
     found = {}
-    for knows_all in (True, False):
-        bench = Bench(task.Map(Inner("i"), name="m"), executor=Elephant(knows_all))
+    for has_ledger in (True, False):
+        bench = Bench(task.Map(Inner("i"), name="m"), executor=Elephant(has_ledger))
         bench.storage.inject({"items": ["a", "b", "c"]})
         bench.begin("m")
         first, *_ = bench.life.maps.refill(9)
@@ -437,6 +437,6 @@ def test_items_of_a_map_are_looked_up_one_by_one() -> None:
         bench.life.maps.running.clear()  # the engine died
         bench.begin("m")
         calls = bench.life.maps.refill(9)
-        found[knows_all] = [(c.index, c.attempt, c.resumed, c.recovered, c.epoch) for c in calls]
+        found[has_ledger] = [(c.index, c.attempt, c.resumed, c.recovered, c.epoch) for c in calls]
     assert found[True] == [(1, 1, 0, True, 1025), (2, 1, 0, True, 1025)]
     assert found[False] == [(1, 1, 1, False, 1), (2, 1, 1, False, 1)]

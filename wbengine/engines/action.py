@@ -86,7 +86,7 @@ class ActionEngine(base.Engine):
             self._storage,
             self._clock,
             on_busy=self._settings["on_busy"],
-            lasting=self._settings["lease"],
+            lease_seconds=self._settings["lease"],
         )
         self._compilation: compilation_module.Compilation | None = None
         #: What is to be injected by the next run.
@@ -150,16 +150,16 @@ class ActionEngine(base.Engine):
         ):
             return {}
         ended = self._ended if self._ended is not None else self._clock.monotonic()
-        figures = run.figures
-        spent = figures.seconds_per_state
+        stats = run.stats
+        spent = stats.seconds_per_state
         return {
             "seconds_per_state": {name.lower(): spent.get(name, 0.0) for name in _TIMED},
             "active_for": ended - began,
-            "completed": figures.completed,
+            "completed": stats.completed,
             "incomplete": scheduler.in_flight,
             "awaiting": scheduler.waiting,
-            "withdrawn": figures.withdrawn,
-            "discarded_failures": figures.discarded,
+            "withdrawn": stats.withdrawn,
+            "discarded_failures": stats.discarded,
         }
 
     # -- getting ready --------------------------------------------------------------------------
@@ -391,7 +391,7 @@ class ActionEngine(base.Engine):
             # Nobody is told: it is not our flow any more.
             run.stop_signal.disown()
             self._storage.flow_detail.state = states.FAILURE
-        elif self._storage.writer.failing and self._running_executor.remembers:
+        elif self._storage.writer.failing and self._running_executor.survives_engine:
             run.stop_signal.disown()
             self._change_state(states.FAILURE, flow_errors.line_of(error), saved=False)
         else:
@@ -431,8 +431,8 @@ class ActionEngine(base.Engine):
         held, saver = self._ownership.held, None
         if held is not None and self._durability != saving.END:
             immediate = self._running_executor.immediate
-            prompt = saving.Prompt(self._storage.writer, wake, self._clock, immediate=immediate)
-            wake, held.on_tick = prompt, prompt.on_tick
+            early = saving.EarlyFlush(self._storage.writer, wake, self._clock, immediate=immediate)
+            wake, held.on_tick = early, early.on_tick
         lifecycle = self._make_lifecycle(wake)
         scheduler = self._scheduler = scheduler_module.Scheduler(
             plan, saved_states.states_by_node(self._storage)
@@ -454,13 +454,13 @@ class ActionEngine(base.Engine):
             held.on_lost = run.stop_signal.disown
         return run
 
-    def _make_lifecycle(self, touched: Callable[[], None]) -> atoms.Lifecycle:
-        return atoms.Lifecycle(
+    def _make_lifecycle(self, on_progress: Callable[[], None]) -> atoms.AtomLifecycle:
+        return atoms.AtomLifecycle(
             self._compiled("run").plan,
             self._storage,
             self._atom_notifier,
             in_process=self._in_process,
-            touched=touched,
+            on_progress=on_progress,
             executor=self._running_executor,
             local_tasks=self._local_tasks,
         )

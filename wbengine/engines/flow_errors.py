@@ -31,7 +31,7 @@ def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return
-    why = run.given_up or recorded(storage.flow_meta)
+    why = run.end_reason or recorded(storage.flow_meta)
     if why is None:
         _raise_what_stopped(run, storage)
         return
@@ -42,7 +42,7 @@ def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
         cause = error
     flow = f"Flow {storage.flow_name!r}"
     if not why.cancelled:
-        own = run.given_up is not None and deadline is not None
+        own = run.end_reason is not None and deadline is not None
         given = f"{deadline:g} seconds" if own else "the time an earlier run was given"
         flow = f"{flow} did not end within {given}"
     found = why.error(flow, cause)
@@ -57,7 +57,7 @@ def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> No
     cancelled counts only if nothing else failed, and, where it is known (`besides`), not at all.
     """
     stuck = storage.get_revert_failures().values()
-    failed = [*run.problems.values(), *storage.get_execute_failures().values()]
+    failed = [*run.errors.values(), *storage.get_execute_failures().values()]
     others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
         ft.Failure.reraise_if_any(others if others or besides else failed)
@@ -75,14 +75,14 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return None
     left = _left_done(storage, plan)
-    why = run.given_up or recorded(storage.flow_meta)
+    why = run.end_reason or recorded(storage.flow_meta)
     if why is not None:
         error = why.error("the flow" if why.cancelled else "the time it was given is over")
         return f"{line_of(error)}{left}"
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     told = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
-    known = {**run.problems, **failed}
-    lines = [f"{name}: {attempts.in_short(known[name])}" for name in [*told, *run.problems]]
+    known = {**run.errors, **failed}
+    lines = [f"{name}: {attempts.in_short(known[name])}" for name in [*told, *run.errors]]
     return "; ".join(lines) + left if lines else None
 
 

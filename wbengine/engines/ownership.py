@@ -34,7 +34,7 @@ class WaitEnded(exceptions.FlowBusy):
 class Ownership:
     """One engine's way to own its flow; one run at a time.
 
-    `lasting`: seconds after which a lease that is not renewed ends.
+    `lease_seconds`: seconds after which a lease that is not renewed ends.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Ownership:
         clock: _clock.Clock,
         *,
         on_busy: str = FAIL,
-        lasting: float = leases.LEASE_SECONDS,
+        lease_seconds: float = leases.LEASE_SECONDS,
     ) -> None:
         self._storage = storage
         self._clock = clock
         self.waits = on_busy == WAIT
-        self._lasting = lasting
+        self._lease_seconds = lease_seconds
         # Wakes the run that waits for the flow; None while none does.
         self._waking: queue.SimpleQueue[None] | None = None
         #: The current one; None: no run, or no backend.
@@ -168,5 +168,5 @@ class Ownership:
 
     def _take(self, backend: base.Backend, owner: str) -> lease_renewer.HeldLease:
         taken = lease_renewer.now()
-        lease = self._storage.take_lease(owner, self._lasting)
-        return lease_renewer.HeldLease(backend, lease, self._lasting, taken)
+        lease = self._storage.take_lease(owner, self._lease_seconds)
+        return lease_renewer.HeldLease(backend, lease, self._lease_seconds, taken)

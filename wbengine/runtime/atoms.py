@@ -1,7 +1,7 @@
 """One atom begins, or comes to its end: what is stored of it, and who is told.
 
 The run decides which atom and when; an executor runs it; between the two stands this module.
-It marks records (the run flushes them) and collects notices (the run delivers them once
+It marks records (the run flushes them) and collects events (the run delivers them once
 what they tell is written).  Only the engine's thread calls it, except for what running tasks tell
 (`_local_event`, `_remote_event`).
 """
@@ -21,13 +21,13 @@ from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.interrupted import Resuming
+from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
 from wbengine.types import failure as ft
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["NO_RESULT", "Call", "Lifecycle", "Notice", "RetryCall"]
+__all__ = ["NO_RESULT", "Call", "AtomLifecycle", "StateEvent", "RetryCall"]
 
 #: The result of a change of state that brings none.
 NO_RESULT: Final = arguments.MISSING
@@ -45,7 +45,7 @@ _PROGRESS: Final[Mapping[str, float]] = {
 _UPDATE: Final = task_module.Task.update_progress
 
 
-class Notice(NamedTuple):
+class StateEvent(NamedTuple):
     """A change of state to be told: once it is written, and in the order it happened.
 
     `run` is the attempt that came to its end by it, with `result`.
@@ -98,12 +98,12 @@ LOG: Final = logging.getLogger(__name__)
 Call = calls.Invocation | RetryCall | MapCall
 
 
-class Lifecycle:
+class AtomLifecycle:
     """Begins and finishes atoms of one plan on one storage.
 
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
     does not, those in `local_tasks` stay here.
-    `touched` is called (from any thread) when a running task told something that should be
+    `on_progress` is called (from any thread) when a running task told something that should be
     written soon.  `executor` says what it remembers of earlier runs; nothing else is asked of it.
     """
 
@@ -114,7 +114,7 @@ class Lifecycle:
         notifier: notifier_module.Notifier,
         *,
         in_process: bool,
-        touched: Callable[[], None],
+        on_progress: Callable[[], None],
         executor: calls.TaskExecutor | None = None,
         local_tasks: composite_executor.LocalTasks | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class Lifecycle:
         self._notifier = notifier
         # Always the same dict: empty as long as nobody listens.
         self._topics = notifier.topics
-        self._touched = touched
+        self._on_progress = on_progress
         self._kept = storage.backend is not None
         self._in_process = in_process
         self._local_tasks = local_tasks
@@ -131,9 +131,9 @@ class Lifecycle:
         self.now: float | None = None
         self._flow_uuid = storage.flow_uuid
         #: Changes that nobody was told of so far.
-        self.notices: list[Notice] = []
+        self.events: list[StateEvent] = []
         # That an atom began, when somebody suspended before it was told: by the atom's name.
-        self._untold: dict[str, Notice] = {}
+        self._held_events: dict[str, StateEvent] = {}
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
         self._fail_early: dict[int, ft.Failure] = {}
         # What was running when an earlier run died, and may have done something; it began again.
@@ -142,7 +142,7 @@ class Lifecycle:
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         self.maps = Maps(storage, local_tasks, in_process=in_process)
-        self._resuming = Resuming(storage, executor, local_tasks)
+        self._earlier = InterruptedAttempts(storage, executor, local_tasks)
 
     # -- tasks ----------------------------------------------------------------------------------
 
@@ -158,9 +158,9 @@ class Lifecycle:
         is_task = self._plan.kinds[node] == plan_module.TASK
         if is_task and atom.fans_out:
             return self._begin_map(MapCall(node, atom, action), record)
-        again = record.state in _BEGUN and self._resuming.goes_on(record, atom, action)
+        again = record.state in _BEGUN and self._earlier.is_resumed(record, atom, action)
         if again:
-            self._resuming.fence(record)
+            self._earlier.raise_epoch(record)
         else:
             if record.state == states.RUNNING and action == calls.EXECUTE:
                 self._interrupted.add(node)
@@ -174,7 +174,7 @@ class Lifecycle:
         self._enter(record, atom, action)
         call: Any
         if not is_task:
-            self.retries.rested(record)
+            self.retries.clear_backoff(record)
             call = RetryCall(node, atom, action)
             return None if self._fails_before_start(call) else call
         call = calls.Invocation(atom, action, record.uuid, record.attempt)
@@ -183,10 +183,10 @@ class Lifecycle:
         call.priority = atom.priority
         if self._local_tasks is not None:
             call.local = atom in self._local_tasks
-        told = _Kept if self._kept else _Told
-        call.events = told(self, node, not (self._in_process or call.local), record.attempt)
+        events = _StoredTaskEvents if self._kept else _TaskEvents
+        call.events = events(self, node, not (self._in_process or call.local), record.attempt)
         if again:
-            self._resuming.take_up(call, record)
+            self._earlier.take_up(call, record)
         if self._fail_early and self._fails_before_start(call):
             return None
         return self._prepare(call, atom, record)
@@ -194,7 +194,7 @@ class Lifecycle:
     def _begin_map(self, call: MapCall, record: models.AtomDetail) -> Call | None:
         """`begin` for a Map, or go on with what an earlier run left of it, under its number."""
         attempt = record.attempt
-        recovered = self._resuming.number_items(record, call.task, call.action)
+        recovered = self._earlier.number_items(record, call.task, call.action)
         if record.attempt != attempt:
             record.submitted = self.now
         self._enter(record, call.task, call.action)
@@ -230,7 +230,7 @@ class Lifecycle:
             record.intention = states.REVERT
         if self._kept:
             self._storage.writer.mark(record)
-        self._note(record, atom, record.state, old_state, NO_RESULT)
+        self._add_event(record, atom, record.state, old_state, NO_RESULT)
 
     def _fails_before_start(self, call: Call) -> bool:
         """Let an execution end before it began, if its deciders could not be asked."""
@@ -290,9 +290,9 @@ class Lifecycle:
         self._storage.put(record, state, value)
         if state == states.SUCCESS and atom.save_as:
             _warn_if_short(atom, value)
-        if self._untold and record.name in self._untold:
-            self.notices.append(self._untold.pop(record.name))
-        self._note(record, atom, state, old_state, value)
+        if self._held_events and record.name in self._held_events:
+            self.events.append(self._held_events.pop(record.name))
+        self._add_event(record, atom, state, old_state, value)
         return state
 
     def failure(self, node: int) -> ft.Failure:
@@ -309,7 +309,7 @@ class Lifecycle:
         """
         if node in self.maps.running:
             return False
-        if self._resuming.keeps(node) or node in self._interrupted:
+        if self._earlier.keeps(node) or node in self._interrupted:
             return True
         record = self._record(node)
         old_state = record.state
@@ -322,8 +322,8 @@ class Lifecycle:
         else:
             return False
         self._storage.writer.mark(record)
-        if self._untold.pop(record.name, None) is None:
-            self._note(record, self._plan.items[node], record.state, old_state, NO_RESULT)
+        if self._held_events.pop(record.name, None) is None:
+            self._add_event(record, self._plan.items[node], record.state, old_state, NO_RESULT)
         return False
 
     def begin_again(self, node: int, now: float, over: bool) -> float:
@@ -337,9 +337,9 @@ class Lifecycle:
             old_state, record.state = record.state, states.RETRYING
             record.intention = states.EXECUTE
             self._storage.writer.mark(record)
-            self._note(record, self._plan.items[node], states.RETRYING, old_state, NO_RESULT)
+            self._add_event(record, self._plan.items[node], states.RETRYING, old_state, NO_RESULT)
         try:
-            return self.retries.rest(node, now, over)
+            return self.retries.backoff_left(node, now, over)
         except Exception as error:
             self.fail_before_start(node, error)
             return 0.0
@@ -371,7 +371,7 @@ class Lifecycle:
             old_state, record.state = record.state, states.IGNORE
             record.intention = states.IGNORE
             self._storage.writer.mark(record)
-            self._note(record, self._plan.items[node], states.IGNORE, old_state, NO_RESULT)
+            self._add_event(record, self._plan.items[node], states.IGNORE, old_state, NO_RESULT)
 
     def reset(self, nodes: Iterable[int]) -> None:
         """Back to PENDING, with results and failures forgotten; attempt numbers go on."""
@@ -381,9 +381,9 @@ class Lifecycle:
             self._fail_early.pop(node, None)
             if old_state == states.PENDING and record.intention == states.EXECUTE:
                 continue
-            self.retries.rested(record)
+            self.retries.clear_backoff(record)
             self._storage.reset(record.name)
-            self._note(record, self._plan.items[node], states.PENDING, old_state, NO_RESULT)
+            self._add_event(record, self._plan.items[node], states.PENDING, old_state, NO_RESULT)
 
     # -- deciders -------------------------------------------------------------------------------
 
@@ -417,16 +417,16 @@ class Lifecycle:
         As soon as `stopped` is true, they do not hear of atoms that began and did not end: those
         are about to be given back, and then they do not hear of that either.
         """
-        while self.notices:
-            notices, self.notices = self.notices, []
-            for notice in notices:
-                last = notice.state == notice.record.state
-                if last and stopped is not None and notice.state in _BEGUN and stopped():
-                    self._untold[notice.record.name] = notice
+        while self.events:
+            events, self.events = self.events, []
+            for event in events:
+                last = event.state == event.record.state
+                if last and stopped is not None and event.state in _BEGUN and stopped():
+                    self._held_events[event.record.name] = event
                 else:
-                    notice.tell(self._notifier if self._topics else None)
+                    event.tell(self._notifier if self._topics else None)
 
-    def _note(
+    def _add_event(
         self, record: models.AtomDetail, atom: Any, state: str, old_state: str | None, result: Any
     ) -> None:
         if (
@@ -436,7 +436,7 @@ class Lifecycle:
         ):
             # The record goes on changing before this is told.
             run = record.last_attempt if result is not NO_RESULT else None
-            self.notices.append(Notice(record, atom, state, old_state, result, run))
+            self.events.append(StateEvent(record, atom, state, old_state, result, run))
 
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
@@ -448,7 +448,7 @@ class Lifecycle:
                 self._storage.set_task_progress(self._plan.names[node], progress, rest)
             elif self._storage.writer.lease is not None:  # the run is not over
                 self._storage.set_task_progress(self._plan.names[node], progress, rest)
-                self._touched()
+                self._on_progress()
 
     def _remote_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         self._local_event(node, event_type, details)
@@ -464,12 +464,12 @@ class Lifecycle:
         return record
 
 
-class _Told:
+class _TaskEvents:
     """Takes what one atom tells while it runs; most tell nothing, so it is made of little."""
 
     __slots__ = ("_attempt", "_lifecycle", "_node", "_remote")
 
-    def __init__(self, lifecycle: Lifecycle, node: int, remote: bool, attempt: int) -> None:
+    def __init__(self, lifecycle: AtomLifecycle, node: int, remote: bool, attempt: int) -> None:
         self._lifecycle = lifecycle
         self._node = node
         self._remote = remote
@@ -480,7 +480,7 @@ class _Told:
         hear(self._node, event_type, details)
 
 
-class _Kept(_Told):
+class _StoredTaskEvents(_TaskEvents):
     """The same where records are kept: also that it began, for those who look at the store."""
 
     __slots__ = ()

@@ -1,8 +1,9 @@
 """Attempts that an earlier run began, and whose end it did not see.
 
 Where tasks run in the engine's own process they ended with it: such an attempt is over, and the
-next one begins.  An executor that remembers may still have it under way, or know how it ended: then
-the same attempt goes on.  So it does where what the task began is outside (`Task.detached`).
+next one begins.  An executor that survives the engine may still have it under way, or know how it
+ended: then the same attempt goes on.  So it does where what the task began is outside
+(`Task.detached`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from wbengine import storage as storage_module
 from wbengine.persistence import models, writer
 from wbengine.runtime import maps
 
-__all__ = ["Resuming"]
+__all__ = ["InterruptedAttempts"]
 
 _BEGUN: Final = {calls.EXECUTE: states.RUNNING, calls.REVERT: states.REVERTING}
 
 
-class Resuming:
+class InterruptedAttempts:
     """What one run goes on with.  Only the engine's thread calls it."""
 
     def __init__(
@@ -34,19 +35,19 @@ class Resuming:
         self._executor = executor
         self._calls: dict[int, calls.Invocation] = {}
 
-    def goes_on(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
+    def is_resumed(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
         """Whether `action`, which is about to begin, is one that an earlier run left unfinished."""
         return (
             record.state == _BEGUN[action]
             and record.action == action
             and record.attempt > 0
             and record.kind == "task"
-            and (atom.detached or self._is_remembered(atom))
+            and (atom.detached or self._may_be_under_way(atom))
         )
 
-    def _is_remembered(self, atom: Any) -> bool:
+    def _may_be_under_way(self, atom: Any) -> bool:
         executor = self._executor
-        return executor is not None and executor.remembers and not self._stays(atom)
+        return executor is not None and executor.survives_engine and not self._stays(atom)
 
     def number_items(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> bool:
         """Give what is to become of the items of a Map its number: that of the attempt that was
@@ -68,9 +69,9 @@ class Resuming:
                 item.revert_again()
             return False
         assert record.items is not None
-        knows = self._executor is not None and self._executor.knows_all
-        if atom.detached or (knows and not self._stays(atom)):
-            self.fence(record)
+        has_ledger = self._executor is not None and self._executor.has_ledger
+        if atom.detached or (has_ledger and not self._stays(atom)):
+            self.raise_epoch(record)
             return True
         record.items.resumed += 1
         return False
@@ -78,7 +79,7 @@ class Resuming:
     def _stays(self, atom: Any) -> bool:
         return self._local_tasks is not None and atom in self._local_tasks
 
-    def fence(self, record: models.AtomDetail) -> None:
+    def raise_epoch(self, record: models.AtomDetail) -> None:
         """Give an attempt that goes on an epoch that no run has used for it."""
         record.epoch = max(self._storage.writer.first_epoch, record.epoch + writer.EPOCHS_PER_RUN)
 

@@ -36,7 +36,7 @@ class Retries:
         self._plan = plan
         self._storage = storage
         #: What went wrong while retries were asked, by their names, where no other one tried again.
-        self.problems: dict[str, ft.Failure] = {}
+        self.errors: dict[str, ft.Failure] = {}
 
     def run(self, call: RetryCall) -> calls.Outcome:
         """Execute or revert a retry here and now; whatever it raises is its outcome.
@@ -106,7 +106,7 @@ class Retries:
         """
         if failure.check(exceptions.Cancelled):
             return retry_decisions.everything(self._plan)
-        problems: list[tuple[int, ft.Failure]] = []
+        errors: list[tuple[int, ft.Failure]] = []
 
         def ask(retry_node: int, failed_node: int) -> str:
             nonlocal node
@@ -118,13 +118,13 @@ class Retries:
                 found = retry_decisions.resolve(self._plan, node, ask, defer_reverts=defer_reverts)
             except Exception as error:
                 failure = ft.Failure.from_exception(error)
-                problems.append((node, failure))
+                errors.append((node, failure))
                 continue
             if found.intention != states.RETRY:
-                self.problems.update((self._plan.names[n], problem) for n, problem in problems)
+                self.errors.update((self._plan.names[n], error) for n, error in errors)
             return found
 
-    def rest(self, node: int, now: float, over: bool) -> float:
+    def backoff_left(self, node: int, now: float, over: bool) -> float:
         """How many seconds a retry that runs its flow again has to wait from `now` on.
 
         Asks it the first time, and keeps the answer in its record; `over` says that it waited
@@ -149,7 +149,7 @@ class Retries:
         return seconds
 
     @staticmethod
-    def rested(record: models.AtomDetail) -> None:
+    def clear_backoff(record: models.AtomDetail) -> None:
         """A retry does not wait any more."""
         if record.has_meta:
             record.meta.pop(RETRY_AT, None)

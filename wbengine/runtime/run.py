@@ -50,7 +50,7 @@ __all__ = ["MOST_PER_TURN", "Run"]
 
 
 @dataclass(slots=True)
-class Figures:
+class Stats:
     """Written by the run loop; reading is fine from any thread, at any time."""
 
     #: How many outcomes were handled.
@@ -75,7 +75,7 @@ class Run:
         self,
         plan: plan_module.Plan,
         scheduler: scheduler_module.Scheduler,
-        lifecycle: atoms.Lifecycle,
+        lifecycle: atoms.AtomLifecycle,
         saver: saving.Saver | None,
         executor: calls.TaskExecutor,
         inbox: Inbox,
@@ -105,14 +105,14 @@ class Run:
         self._beginning: list[int] = []
         # What of a turn was not handed to an executor yet.
         self._unsent: deque[atoms.Call] = deque()
-        self.figures = Figures()
+        self.stats = Stats()
         #: Why what was unfinished was given up, if it was.
-        self.given_up: GivenUp | None = None
+        self.end_reason: GivenUp | None = None
         self._retries = lifecycle.retries
         self._saver = saver
         # A flow that is not kept is nobody else's.
         self._check = None if saver is None else saver.check
-        self._patience = saving.PATIENCE if saver is None else saver.patience
+        self._flush_interval = saving.FLUSH_INTERVAL if saver is None else saver.flush_interval
         self._by_turns = saver is not None and saver.by_turns
         self._defer_reverts = defer_reverts
         self._immediate = executor.immediate
@@ -126,7 +126,7 @@ class Run:
         # When what happened was last written and told.
         self._saved = 0.0
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
-        self.problems = self._retries.problems
+        self.errors = self._retries.errors
         #: The latest state entered; after the run, how it ended.
         self.state: str = states.UNDEFINED
 
@@ -137,7 +137,7 @@ class Run:
 
         `timeout` bounds each single wait (then ANALYZING finds nothing and waiting goes on); it
         is no limit for the run.  `deadline` is one: a moment on the machine's clock at which what
-        is unfinished is given up.  With `measure`, `figures` tell how long each state took.
+        is unfinished is given up.  With `measure`, `stats` tell how long each state took.
         """
         self.stop_signal.begin()
         self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
@@ -151,7 +151,7 @@ class Run:
             states.ANALYZING: self._analyze,
             states.GAME_OVER: self._end,
         }
-        spent, before = self.figures.seconds_per_state, self._clock.monotonic()
+        spent, before = self.stats.seconds_per_state, self._clock.monotonic()
         state, event = states.UNDEFINED, run_states.START
         exits, monotonic = run_states.NEXT, self._clock.monotonic
         while True:
@@ -193,8 +193,8 @@ class Run:
                     if ended is None:
                         continue
                     call, outcome = ended
-                self.figures.discarded += lifecycle.finish(call, outcome) == states.FAILURE
-                self.figures.completed += 1
+                self.stats.discarded += lifecycle.finish(call, outcome) == states.FAILURE
+                self.stats.completed += 1
         for node in list(maps.running):
             if not maps.drop(node):
                 lifecycle.give_back(node)
@@ -253,7 +253,7 @@ class Run:
             self._timers = None
             self._stop_starting()
         if self._maps.running:
-            self._rest()
+            self._release_idle_maps()
         if self._by_turns and self._immediate:
             self._save(saving.TURN)
         if self._scheduler.done:
@@ -286,13 +286,13 @@ class Run:
             self._begin(turn.execute, calls.EXECUTE)
             if turn.revert:
                 self._begin(turn.revert, calls.REVERT)
-            settled = bool(self._plan.retried) and self._settle_own_retries()
-            if not (turn.votes or settled):
+            ran = bool(self._plan.retried) and self._run_own_retries()
+            if not (turn.votes or ran):
                 return
             for node in turn.votes:
                 self._vote(node)
 
-    def _settle_own_retries(self) -> bool:
+    def _run_own_retries(self) -> bool:
         """Execute the retries that were made for single tasks and have just begun; returns whether
         there were any.
 
@@ -308,7 +308,7 @@ class Run:
                 others.append(call)
         self._begun = others
         for call in own:
-            self._settle(call, self._retries.run(call))
+            self._handle_outcome(call, self._retries.run(call))
         return bool(own)
 
     def _begin(self, nodes: Sequence[int], action: calls.Action) -> None:
@@ -393,7 +393,7 @@ class Run:
         """Finish what ended in the middle of a turn, when that takes its time: nobody who watches,
         and no crash, should have to wait for the end of a turn whose tasks all run in this thread.
         """
-        if self._clock.monotonic() - self._saved < self._patience:
+        if self._clock.monotonic() - self._saved < self._flush_interval:
             return
         # Who cancelled, or gave no more time, did so before it ended.
         late = bool(self.stop_signal.requests) or (self._timers is not None and self._overdue())
@@ -412,7 +412,7 @@ class Run:
                 for call in item:
                     self._give_back(call)
             elif item is not None:
-                self._settle(*item)
+                self._handle_outcome(*item)
         return woken
 
     def _done(self, invocation: calls.Invocation, outcome: calls.Outcome) -> None:
@@ -420,7 +420,7 @@ class Run:
             self._maps.item_failed(invocation)
         self._inbox.put((invocation, outcome))
 
-    def _settle(self, call: atoms.Call, outcome: calls.Outcome) -> None:
+    def _handle_outcome(self, call: atoms.Call, outcome: calls.Outcome) -> None:
         if isinstance(outcome.value, ft.Failure):  # without a call for each task that succeeds
             calls.raise_interruption(outcome)
         if isinstance(call, calls.Invocation):
@@ -430,10 +430,10 @@ class Run:
                 self._give_back(call)  # it was told before it began
                 return
         if self._maps.running and is_item(call):
-            self._settle_item(call, outcome)
+            self._handle_item(call, outcome)
             return
         state = self._lifecycle.finish(call, outcome)
-        self.figures.completed += 1
+        self.stats.completed += 1
         if self._retires and isinstance(call, calls.Invocation):
             self._finished.append(call)
         node = call.node
@@ -447,24 +447,24 @@ class Run:
             self._scheduler.revert_failed(node)
             self._stop()
 
-    def _settle_item(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
+    def _handle_item(self, call: calls.Invocation, outcome: calls.Outcome) -> None:
         if self._retires:
             self._finished.append(call)
         ended = self._maps.finish(call, outcome)
         if ended is not None:
-            self._settle(*ended)
+            self._handle_outcome(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
             others = self._maps.take_back(call.node, self._withdraw())
             self._begun += others
             self._beginning += [other.node for other in others]
 
-    def _rest(self) -> None:
+    def _release_idle_maps(self) -> None:
         """Let go of the Maps that cannot go on: nothing of them is under way any more."""
         while idle := self._maps.idle():
             for call, outcome, begun in idle:
                 if outcome is not None:
-                    self._settle(call, outcome)
+                    self._handle_outcome(call, outcome)
                 elif begun:
                     self._scheduler.give_back(call.node, begun)
                 else:
@@ -541,7 +541,7 @@ class Run:
             crashpoint("engine.before-retire")
             self._executor.retire(finished)
             crashpoint("engine.after-retire")
-        if self._lifecycle.notices:
+        if self._lifecycle.events:
             # Who hears of it may suspend, or cancel: then what began is given back.
             self._lifecycle.deliver(self._stopping if moment == saving.START else None)
         if self._immediate:
@@ -601,13 +601,13 @@ class Run:
 
     def _give_up(self, why: GivenUp) -> None:
         if self._never_resolve:
-            self.given_up = why
+            self.end_reason = why
             self._stop()
             return
         changes = self._scheduler.apply(retry_decisions.everything(self._plan))
         # No changes: everything is being reverted anyway, for a reason of its own.
         if changes:
-            self.given_up = why
+            self.end_reason = why
             self._lifecycle.give_up(changes, why, self._clock.time())
             self._maps.stop(why)
             for call in self._withdraw():
@@ -694,4 +694,4 @@ class Run:
             return
         kept = self._lifecycle.give_back(call.node)
         self._scheduler.give_back(call.node, kept)
-        self.figures.withdrawn += 1
+        self.stats.withdrawn += 1

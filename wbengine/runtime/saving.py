@@ -14,8 +14,8 @@ from wbengine import _clock
 from wbengine.persistence.writer import RecordWriter
 
 __all__ = [
-    "BATCH", "EACH", "END", "LATE", "LEVELS", "OVER", "PATIENCE", "START", "TURN", "Prompt",
-    "Saver",
+    "BATCH", "EACH", "END", "FLUSH_INTERVAL", "LATE", "LEVELS", "OVER", "START", "TURN",
+    "EarlyFlush", "Saver",
 ]  # fmt: skip
 
 #: Nothing is started, told or forgotten before what led to it is written.
@@ -40,10 +40,10 @@ _MOMENTS: Final = {
 }
 
 #: Seconds after which what ended is told, and written, although its turn goes on.
-PATIENCE: Final = 0.05
+FLUSH_INTERVAL: Final = 0.05
 
 #: The same where nobody relies on it.
-_PATIENCE: Final = {EACH: PATIENCE, BATCH: 1.0, END: PATIENCE}
+_FLUSH_INTERVALS: Final = {EACH: FLUSH_INTERVAL, BATCH: 1.0, END: FLUSH_INTERVAL}
 
 
 class Saver:
@@ -52,13 +52,13 @@ class Saver:
     `check` raises when the flow is not ours any more.
     """
 
-    __slots__ = ("_moments", "_writer", "by_turns", "check", "patience")
+    __slots__ = ("_moments", "_writer", "by_turns", "check", "flush_interval")
 
     def __init__(self, writer: RecordWriter, level: str, check: Callable[[], None]) -> None:
         self._writer = writer
         self._moments = _MOMENTS[level]
         self.check = check
-        self.patience = _PATIENCE[level]
+        self.flush_interval = _FLUSH_INTERVALS[level]
         #: Whether the end of a turn is such a moment.
         self.by_turns = TURN in self._moments
 
@@ -70,14 +70,14 @@ class Saver:
         return True
 
 
-class Prompt:
+class EarlyFlush:
     """Lets what was told while tasks run be written soon; any thread may call it.
 
     `wake` wakes the loop, which writes.  In an engine whose loop runs the tasks itself, whoever
-    tells something in its thread writes it, at most once in `patience` seconds.
+    tells something in its thread writes it, at most once in `interval` seconds.
     """
 
-    __slots__ = ("_clock", "_due", "_immediate", "_patience", "_thread", "_wake", "_writer")
+    __slots__ = ("_clock", "_due", "_immediate", "_interval", "_thread", "_wake", "_writer")
 
     def __init__(
         self,
@@ -86,22 +86,22 @@ class Prompt:
         clock: _clock.Clock,
         *,
         immediate: bool,
-        patience: float = 1.0,
+        interval: float = 1.0,
     ) -> None:
         self._writer = writer
         self._wake = wake
         self._clock = clock
         self._immediate = immediate
-        self._patience = patience
+        self._interval = interval
         self._thread = threading.get_ident()
-        self._due = clock.monotonic() + patience
+        self._due = clock.monotonic() + interval
 
     def __call__(self) -> None:
         self._wake()
         if self._immediate and threading.get_ident() == self._thread:
             now = self._clock.monotonic()
             if now >= self._due:
-                self._due = now + self._patience
+                self._due = now + self._interval
                 # What runs has no part in this: if it fails, the loop finds out.
                 self._writer.try_flush()
 

@@ -151,11 +151,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return self._tracker.ledger
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]
+    def survives_engine(self) -> bool:  # type: ignore[override]
         return True  # though TaskFlow's workers cannot be asked: what they had is lost, then
 
     @property
-    def knows_all(self) -> bool:  # type: ignore[override]
+    def has_ledger(self) -> bool:  # type: ignore[override]
         return self._writer.ledger is not None and self._interop is None
 
     def publish(self, *args: Any, **kwargs: Any) -> None:

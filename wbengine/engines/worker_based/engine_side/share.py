@@ -43,12 +43,12 @@ class Share(invocation.TaskExecutor):
         self._executor.disown(self._flow)
 
     @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        return self._executor.remembers
+    def survives_engine(self) -> bool:  # type: ignore[override]
+        return self._executor.survives_engine
 
     @property
-    def knows_all(self) -> bool:  # type: ignore[override]
-        return self._executor.knows_all
+    def has_ledger(self) -> bool:  # type: ignore[override]
+        return self._executor.has_ledger
 
     def start(self) -> None:
         if not self._attached:
