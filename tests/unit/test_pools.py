@@ -740,7 +740,7 @@ class Chain:
         self.threads.append(threading.current_thread().name)
         for _ in range(self.counts.pop(0) if self.counts else 0):
             self.pool.submit(self.fn, (), self, lazily=True)
-        self.asked.append(self.pool.goes_on)
+        self.asked.append(self.pool.has_more)
         self.ended.put(value)
 
 
@@ -750,7 +750,7 @@ def test_one_after_the_other_is_made_by_one_thread() -> None:
         while len(pool._idle) < 4:  # those that come late look for something to do
             time.sleep(0.001)
         chain = Chain(pool, whoami, *[1] * 50)
-        assert not pool.goes_on
+        assert not pool.has_more
         pool.submit(whoami, (), chain)
         for _ in range(51):
             chain.ended.get(timeout=WAIT)
@@ -769,17 +769,17 @@ def test_whoever_takes_his_time_leaves_what_he_submitted_to_others() -> None:
                 value: Any, lazily: bool = lazily, inner: Box = inner, outer: Box = outer
             ) -> None:
                 pool.submit(double, (2,), inner, lazily=lazily)
-                assert pool.settles
+                assert pool.in_done
                 if lazily:
-                    assert pool.goes_on
+                    assert pool.has_more
                     pool.call_others()
                 outer(inner.get())
 
             pool.submit(double, (1,), done)
             assert outer.get() == 4
-            pool.submit(lambda emit: pool.goes_on or pool.settles, (), box)
+            pool.submit(lambda emit: pool.has_more or pool.in_done, (), box)
             assert box.get() is False, "it makes a call"
-        assert not pool.settles
+        assert not pool.in_done
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])

@@ -48,7 +48,7 @@ class Call:
         self.name = name
         self.always_begins = always_begins
 
-    def settle(self, value: Any) -> None:
+    def complete(self, value: Any) -> None:
         """Hand over its value or `Failure`; what the receiver raises is logged."""
         try:
             self.done(value)

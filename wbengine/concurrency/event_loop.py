@@ -254,7 +254,7 @@ class EventLoop:
         """What awaiting `coroutine` in the loop gives, or raises; the caller waits for it."""
         error: BaseException | None = None
 
-        async def settle() -> Any:
+        async def kept() -> Any:
             nonlocal error
             try:
                 return await coroutine
@@ -262,7 +262,7 @@ class EventLoop:
                 error = raised
 
         try:
-            found = self.run(settle)
+            found = self.run(kept)
         finally:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()  # the loop could not run it
@@ -362,7 +362,7 @@ class EventLoop:
         if not waits:
             self._soon(call.cancel)
         elif not call.always_begins:  # else it is cancelled once it has begun
-            call.settle(call.cancelled_early())
+            call.complete(call.cancelled_early())
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -422,15 +422,15 @@ class EventLoop:
 
     def _give_up(self, call: LoopCall) -> None:
         """Its hard limit is over (in the thread for timers: the loop may be blocked)."""
-        if not self._settle(call):
+        if not self._claim_end(call):
             return
         self._overdue.add(call)
         name, args = f"{self._name}-overdue", (call.overdue(),)
         threading.Thread(target=call.done, args=args, name=name, daemon=True).start()
         self._soon(self._abandon, call)
 
-    def _settle(self, call: LoopCall) -> bool:
-        """Whether the caller is the one to settle the call."""
+    def _claim_end(self, call: LoopCall) -> bool:
+        """Whether the caller is the one who calls `done` of the call."""
         with self._lock:
             if call.over:
                 return False
@@ -448,7 +448,7 @@ class EventLoop:
 
     def _leave(self, which: Callable[[LoopCall], bool]) -> None:
         for call in list(self._live.values()):
-            if not call.awaited and which(call) and self._settle(call):
+            if not call.awaited and which(call) and self._claim_end(call):
                 call.cancellation.left = True
                 self._abandon(call)
 
@@ -456,12 +456,12 @@ class EventLoop:
         call = self._live.pop(task, None)
         if call is None:
             return  # it was given up
-        if self._settle(call):
+        if self._claim_end(call):
             value = call.value
             if value is _NOT_BEGUN:
                 value = ft.Failure.from_exception(asyncio.CancelledError())
             call.task = call.value = None
-            call.settle(value)
+            call.complete(value)
         self._end_if_idle()
 
     def _cancel_all(self) -> None:

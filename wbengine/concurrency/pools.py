@@ -108,14 +108,14 @@ class Slot:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Whether it needs a `rest` before it makes another call.
-        self.worn = False
+        #: Whether it needs a `recycle` before it makes another call.
+        self.exhausted = False
         self.thread: threading.Thread | None = None
         #: Its thread waits for this while there is nothing to do; released to wake it.
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
         #: The process that its thread was started in.
-        self.home = os.getpid()
+        self.owner_pid = os.getpid()
 
     def open(self) -> None:
         """Acquire in advance what `run` needs."""
@@ -127,15 +127,15 @@ class Slot:
         except BaseException as error:
             return ft.Failure.from_exception(error)
         finally:
-            end_fork(self.home)
+            end_fork(self.owner_pid)
             call.on_event = None  # threads that outlive the call have nothing to report any more
 
     def run_limited(self, call: PoolCall) -> Any:
         """`run`, for a call that has a limit."""
         return self.run(call)
 
-    def rest(self) -> None:
-        """It is `worn`, and its last call is settled."""
+    def recycle(self) -> None:
+        """It is `exhausted`, and its last call is settled."""
 
     def cancel(self, call: PoolCall, grace: float | None) -> None:
         """The call was cancelled while it ran."""
@@ -167,9 +167,9 @@ class Pool(abc.ABC):
         self._threads: set[threading.Thread] = set()
         # Those that wait, the last is woken first: it makes all short calls.  Is one on its way?
         self._idle: list[Slot] = []
-        self._called = False
+        self._waking = False
         # Threads that are in `done`, and look for the next call after that.
-        self._settling: set[int] = set()
+        self._completing: set[int] = set()
         self._running = 0
         self._lost = 0
         self._eager = False
@@ -249,22 +249,22 @@ class Pool(abc.ABC):
                 call.state = OVER
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(call)
-            waiting = len(self._idle) + self._called
+            waiting = len(self._idle) + self._waking
             if waiting < self._queued() and len(self._slots) < self._size:
                 self._add_slot()
-            if not (lazily and self.settles):
+            if not (lazily and self.in_done):
                 self._wake()
         return call
 
     @property
-    def settles(self) -> bool:
+    def in_done(self) -> bool:
         """Whether this is a `done` that asks, in the thread of its slot."""
-        return threading.get_ident() in self._settling
+        return threading.get_ident() in self._completing
 
     @property
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         """Whether the slot whose `done` asks makes another call then."""
-        return bool(self._queue) and self.settles
+        return bool(self._queue) and self.in_done
 
     def call_others(self) -> None:
         """The `done` that submitted something lazily takes its time."""
@@ -294,7 +294,7 @@ class Pool(abc.ABC):
             return
         call.cancellation.cancel()
         if early:
-            call.settle(call.cancelled_early())
+            call.complete(call.cancelled_early())
         elif slot is not None:
             slot.cancel(call, grace)
 
@@ -312,7 +312,7 @@ class Pool(abc.ABC):
             self._killed = self._killed or kill
             slots = list(self._slots)
             while self._idle:
-                self._ring()
+                self._wake_last()
         if kill:
             for slot in slots:
                 slot.kill()
@@ -346,10 +346,12 @@ class Pool(abc.ABC):
 
     def _add_slot(self) -> None:
         slot = self._make_slot(f"{self._name}-{len(self._slots)}")
-        self._man(slot)  # first: what an interruption leaves must not look like one that is served
+        self._start_thread(
+            slot
+        )  # first: what an interruption leaves must not look like one that is served
         self._slots.append(slot)
 
-    def _man(self, slot: Slot, overdue: PoolCall | None = None) -> None:
+    def _start_thread(self, slot: Slot, overdue: PoolCall | None = None) -> None:
         """Give a slot a thread."""
         # Daemon threads: an idle pool that nobody stopped must not keep the interpreter alive.
         thread = threading.Thread(
@@ -361,11 +363,11 @@ class Pool(abc.ABC):
 
     def _serve(self, slot: Slot, overdue: PoolCall | None = None) -> None:
         """The life of a thread; `overdue` is the call with which the thread before it was lost."""
-        slot.home = os.getpid()
+        slot.owner_pid = os.getpid()
         kept = True
         try:
             if overdue is not None:
-                overdue.settle(overdue.overdue())
+                overdue.complete(overdue.overdue())
             elif self._eager:
                 slot.open()
             overdue = None
@@ -376,7 +378,7 @@ class Pool(abc.ABC):
             if kept:
                 slot.close()
                 with self._lock:
-                    self._arrive(slot)  # interrupted while it waited
+                    self._leave_idle(slot)  # interrupted while it waited
                 self.call_others()
 
     def _make(self, slot: Slot, call: PoolCall) -> bool:
@@ -397,14 +399,14 @@ class Pool(abc.ABC):
             call.state = OVER
             call.slot = None
             self._running -= 1
-        self._settling.add(me := threading.get_ident())
+        self._completing.add(me := threading.get_ident())
         try:
-            call.settle(value)
+            call.complete(value)
         finally:
-            self._settling.discard(me)
-        if slot.worn:
+            self._completing.discard(me)
+        if slot.exhausted:
             self.call_others()
-            slot.rest()
+            slot.recycle()
         return True
 
     def _take(self, slot: Slot) -> PoolCall | None:
@@ -412,7 +414,7 @@ class Pool(abc.ABC):
         while True:
             with self._lock:
                 if woken:
-                    self._arrive(slot)
+                    self._leave_idle(slot)
                 queue = self._queue
                 while queue:
                     call = queue.popleft()
@@ -427,26 +429,26 @@ class Pool(abc.ABC):
                 if self._stopping:
                     return None
                 self._idle.append(slot)
-            woken = slot.bell.acquire()
+            woken = slot.wakeup.acquire()
 
     def _wake(self) -> None:
         """Wake one that waits, unless one is on its way already: it wakes the next one when it has
         taken something and there is more.  To wake all at once would cost more than short calls do.
         """
-        if self._idle and not self._called:
-            self._ring()
-            self._called = True
+        if self._idle and not self._waking:
+            self._wake_last()
+            self._waking = True
 
-    def _ring(self) -> None:
+    def _wake_last(self) -> None:
         # Wherever an interruption strikes: one that is woken twice looks twice, none is forgotten.
-        bell = self._idle[-1].bell
-        if bell.locked():
-            bell.release()
+        wakeup = self._idle[-1].wakeup
+        if wakeup.locked():
+            wakeup.release()
         self._idle.pop()
 
-    def _arrive(self, slot: Slot) -> None:
+    def _leave_idle(self, slot: Slot) -> None:
         """It does not wait any more."""
-        self._called = False
+        self._waking = False
         if slot in self._idle:
             self._idle.remove(slot)
 
@@ -487,11 +489,11 @@ class ThreadPool(Pool):
             if slot.thread is not None:
                 self._threads.discard(slot.thread)
             try:
-                self._man(slot, call)
+                self._start_thread(slot, call)
                 return True
             except RuntimeError:  # no more threads
                 self._slots.remove(slot)
-        call.settle(call.overdue())
+        call.complete(call.overdue())
         return True
 
 
@@ -562,7 +564,7 @@ class ExternalPool:
     """
 
     #: Its threads may be anybody's, and what they do next is not known.
-    private = settles = goes_on = False
+    private = in_done = has_more = False
 
     def __init__(self, executor: futures.Executor, *, remote: bool = False) -> None:
         self._executor = executor
@@ -660,21 +662,21 @@ class ExternalPool:
         call = self._pending.pop(future)
         if not future.cancelled():
             problem = future.exception()
-            self._settle(call, ft.Failure.from_exception(problem) if problem else future.result())
+            self._complete(call, ft.Failure.from_exception(problem) if problem else future.result())
         elif call.state != _WITHDRAWN:
             dropped = exceptions.ExecutionFailure(f"the pool dropped {call} before it started")
             told = call.cancellation.cancelled
-            self._settle(
+            self._complete(
                 call, call.cancelled_early() if told else ft.Failure.from_exception(dropped)
             )
 
-    def _settle(self, call: PoolCall, value: Any) -> None:
+    def _complete(self, call: PoolCall, value: Any) -> None:
         with self._lock:
             if call.state == OVER:
                 return
             call.state = OVER
         try:
-            call.settle(value)
+            call.complete(value)
         finally:
             self._close()
 
@@ -697,7 +699,7 @@ class ExternalPool:
     def _expire(self, call: PoolCall, interrupt: interrupts.Interrupt) -> None:
         """Its hard limit is over (in the thread for timers, which has others to serve)."""
         args = (call, call.overdue())
-        threading.Thread(target=self._settle, args=args, name="wbengine-overdue").start()
+        threading.Thread(target=self._complete, args=args, name="wbengine-overdue").start()
         interrupt.deliver(exceptions.TimeLimitExceeded)
 
 

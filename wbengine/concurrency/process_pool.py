@@ -219,7 +219,7 @@ class _Process(pools.Slot):
                     f" its process {child.pid} was killed",
                 )
             if self._pool.max_memory is not None:
-                self._weigh_later(child, call)
+                self._check_memory_later(child, call)
         return True
 
     def _end(self) -> BaseException | None:
@@ -235,13 +235,13 @@ class _Process(pools.Slot):
         why = self._end()
         if value is not _GONE:
             # One that was killed had answered already, and may not be dead yet.
-            self.worn = (
+            self.exhausted = (
                 why is not None
                 or child.calls == self._pool.max_calls
-                or self._overweight(child) is not None
+                or self._excess_memory(child) is not None
             )
             return value
-        self.worn = True  # others have a child at hand
+        self.exhausted = True  # others have a child at hand
         self.close()
         if why is not None:
             return ft.Failure.from_exception(why)
@@ -275,14 +275,14 @@ class _Process(pools.Slot):
         text: str,
     ) -> None:
         """Kill the child, if it still makes this call then; under the lock."""
-        self._later(seconds, functools.partial(self._put_down, child, call, kind, text))
+        self._later(seconds, functools.partial(self._kill_child, child, call, kind, text))
 
     def _later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it then, unless the call has ended; under the lock."""
         waiting = [timer for timer in self._timers if timer.act is not None]
         self._timers = [*waiting, timers.of_process().after(seconds, act)]
 
-    def _put_down(
+    def _kill_child(
         self, child: _Child, call: pools.PoolCall, kind: type[BaseException], text: str
     ) -> None:
         with self._lock:
@@ -292,32 +292,32 @@ class _Process(pools.Slot):
             child.kill()
         LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
 
-    def _weigh_later(self, child: _Child, call: pools.PoolCall) -> None:
-        self._later(_MEMORY_PERIOD, functools.partial(self._weigh, child, call))
+    def _check_memory_later(self, child: _Child, call: pools.PoolCall) -> None:
+        self._later(_MEMORY_PERIOD, functools.partial(self._check_memory, child, call))
 
-    def _weigh(self, child: _Child, call: pools.PoolCall) -> None:
-        weight = self._overweight(child)
-        if weight is not None:
+    def _check_memory(self, child: _Child, call: pools.PoolCall) -> None:
+        size = self._excess_memory(child)
+        if size is not None:
             text = (
-                f"process {child.pid} had {weight:,} bytes of memory when it ran {call}, of"
+                f"process {child.pid} had {size:,} bytes of memory when it ran {call}, of"
                 f" {self._pool.max_memory:,} allowed; it was killed"
             )
-            self._put_down(child, call, MemoryError, text)
+            self._kill_child(child, call, MemoryError, text)
             return
         with self._lock:
             if self._call is call and self._child is child:
-                self._weigh_later(child, call)
+                self._check_memory_later(child, call)
 
-    def _overweight(self, child: _Child) -> int | None:
+    def _excess_memory(self, child: _Child) -> int | None:
         """The memory of a child that has too much."""
         most = self._pool.max_memory
-        weight = None if most is None else _memory(child.pid)
-        return weight if most is not None and weight is not None and weight > most else None
+        size = None if most is None else _memory(child.pid)
+        return size if most is not None and size is not None and size > most else None
 
     # Between calls.
 
-    def rest(self) -> None:
-        self.worn = False
+    def recycle(self) -> None:
+        self.exhausted = False
         self.close()
 
     def _ensure(self) -> ft.Failure | None:

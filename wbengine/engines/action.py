@@ -209,7 +209,7 @@ class ActionEngine(base.Engine):
 
     def _prepare(self, plan: plan_module.Plan) -> None:
         atoms = list(_in_order(plan))
-        self._difference = differences.settle(
+        self._difference = differences.apply_migration(
             self._storage, atoms, self._settings["migrate"], self._difference
         )
         # A flow that another process left RUNNING is taken over; else this changes nothing.

@@ -21,7 +21,7 @@ from wbengine.persistence import models
 from wbengine.runtime.retries import Retries
 from wbengine.types import failure as ft
 
-__all__ = ["Change", "Difference", "Migrate", "compare", "hook", "settle"]
+__all__ = ["Change", "Difference", "Migrate", "compare", "hook", "apply_migration"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def compare(
     return Difference(storage, {atom.name: atom for atom in atoms}) or None
 
 
-def settle(
+def apply_migration(
     storage: storage_module.Storage,
     atoms: Sequence[atom_module.Atom],
     migrate: Migrate | None = None,

@@ -290,8 +290,8 @@ class _RemoteTaskExecutor(LocalTaskExecutor):
     def withdraw(self) -> list[calls.Invocation]:
         if self._pool is None:
             return []
-        settles: list[Any] = [call.done for call in self._pool.withdraw()]
-        return [settle.invocation for settle in settles]
+        told: list[Any] = [call.done for call in self._pool.withdraw()]
+        return [done.invocation for done in told]
 
 
 class FutureProcessTaskExecutor(_RemoteTaskExecutor):
@@ -319,10 +319,10 @@ class FutureProcessTaskExecutor(_RemoteTaskExecutor):
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         data = _pickled_call(self._strict, _limit_of(invocation, self._limit), invocation)
-        settle = _Settle(invocation, done)
+        completion = _Completion(invocation, done)
         fn, args = _sent(invocation, (_call_pickled, (data,)))
         name, cancellation = invocation.task.name, invocation.cancellation
-        self._pool.submit(fn, args, settle, name=name, cancellation=cancellation)
+        self._pool.submit(fn, args, completion, name=name, cancellation=cancellation)
 
 
 class ProcessTaskExecutor(_RemoteTaskExecutor):
@@ -368,7 +368,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         pool.submit(
             fn,
             args,
-            _Settle(invocation, done),
+            _Completion(invocation, done),
             invocation.events,
             limit,
             invocation.task.name,
@@ -378,7 +378,7 @@ class ProcessTaskExecutor(_RemoteTaskExecutor):
         )
 
 
-class _Settle:
+class _Completion:
     """Turns the value a pool gives for one call into the outcome of its invocation."""
 
     __slots__ = ("_done", "invocation")

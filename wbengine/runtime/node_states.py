@@ -58,7 +58,7 @@ _MARKS: Final[Mapping[str | None, int]] = {
 
 
 @dataclass(slots=True)
-class Standing:
+class SavedStates:
     """How far an earlier run came; nodes ascending."""
 
     marks: bytearray
@@ -66,9 +66,9 @@ class Standing:
     rerun: list[int] = field(default_factory=list)
 
 
-def read(plan: Plan, saved: Mapping[int, Saved]) -> Standing:
+def read(plan: Plan, saved: Mapping[int, Saved]) -> SavedStates:
     """Translate saved states and intentions; O(V), and at once when nothing was saved."""
-    found = Standing(bytearray(len(plan)))
+    found = SavedStates(bytearray(len(plan)))
     marks = found.marks
     if not saved:
         return found

@@ -367,11 +367,11 @@ class TaskRunner:
     def _send_end(self, parcel: Parcel) -> None:
         job = parcel.matter
         self._withdraw_running(job)
-        soon = self._pool.goes_on  # with what comes next
+        soon = self._pool.has_more  # with what comes next
         plainly = parcel.errand is self._answering and job.is_quiet
         if plainly and self._proxy.answer(parcel, job.receipt, soon):
             return
-        here = parcel.errand is self._ending and self._pool.settles
+        here = parcel.errand is self._ending and self._pool.in_done
         if here and soon:
             self._proxy.send_soon(parcel)
         elif here or not self.server.running:
