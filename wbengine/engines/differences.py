@@ -258,7 +258,7 @@ class Difference:
             storage.rename({name: f"{name} (a {record.kind} until it became a {_kind(atom)})"})
             del self._records[name]
             return
-        Retries.rested(record)
+        Retries.clear_backoff(record)
         storage.reset(name)
 
 
