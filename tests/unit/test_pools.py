@@ -641,7 +641,7 @@ def interrupted_while_waking(step: int, call: Any) -> bool:
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
         nonlocal left
-        if frame.f_code is not pools.ThreadPool._ring.__code__:
+        if frame.f_code is not pools.ThreadPool._wake_last.__code__:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         left -= event == "opcode"

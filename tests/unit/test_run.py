@@ -141,7 +141,7 @@ def test_work_per_task_does_not_grow_with_the_flow() -> None:
             engine = made(flow, Recording([]))
             engine.run()
             running = engine._run
-            assert running is not None and running.figures.completed == size
+            assert running is not None and running.stats.completed == size
             per_task.append(running._scheduler.visits / size)
     assert max(per_task) < 3
 
@@ -250,7 +250,7 @@ class Slow(Plain):
         self.clock = clock
 
     def execute(self) -> None:
-        self.clock.advance(saving.PATIENCE / 2)
+        self.clock.advance(saving.FLUSH_INTERVAL / 2)
 
 
 def test_a_long_turn_in_the_thread_of_the_loop_is_written_and_told_in_pieces() -> None:
