@@ -119,7 +119,7 @@ def test_time_is_up_in_the_middle_of_a_turn() -> None:
         state for state, _ in engine.storage.get_atoms_states(f"t{n}" for n in range(5000)).values()
     ]
     assert found.count(GONE) == 300 and found.count(LEFT) == 4700
-    assert engine.statistics["withdrawn"] == run_module.MOST_PER_TURN - 300
+    assert engine.statistics["withdrawn"] == 2 * run_module.MOST_PER_SHORT_TURN - 300
 
 
 def test_deadline_lets_running_tasks_finish_and_withdraws_waiting_ones() -> None:

@@ -46,7 +46,7 @@ from wbengine.runtime.control import (
 from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
-__all__ = ["MOST_PER_TURN", "Run"]
+__all__ = ["MOST_PER_SHORT_TURN", "MOST_PER_TURN", "Run"]
 
 
 @dataclass(slots=True)
@@ -66,6 +66,10 @@ class Stats:
 #: So many atoms at most are begun in one turn: what a very wide flow holds in memory at a time, and
 #: how long listeners wait for the news of a turn, stays bounded.
 MOST_PER_TURN: Final = 4096
+
+#: The same where they run one after the other in this thread, and no
+#: store is to be told of them before: what is made for a task is then used up while it is at hand.
+MOST_PER_SHORT_TURN: Final = 256
 
 
 class Run:
@@ -116,6 +120,9 @@ class Run:
         self._by_turns = saver is not None and saver.by_turns
         self._defer_reverts = defer_reverts
         self._immediate = executor.immediate
+        # What is written is written for a turn at a time.
+        short = executor.immediate and saver is None
+        self._most = MOST_PER_SHORT_TURN if short else MOST_PER_TURN
         self._retires = type(executor).retire is not calls.TaskExecutor.retire
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
@@ -276,7 +283,7 @@ class Run:
         while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
-            turn = scheduler.take(max(0, MOST_PER_TURN - len(self._begun)))
+            turn = scheduler.take(max(0, self._most - len(self._begun)))
             if turn.retry:
                 again = [node for node in turn.retry if self._begin_again(node, node in woken)]
                 for node in again:
@@ -336,7 +343,7 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            tasks += self._maps.refill(MOST_PER_TURN, self._clock.time())
+            tasks += self._maps.refill(self._most, self._clock.time())
         if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
