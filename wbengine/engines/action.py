@@ -212,8 +212,10 @@ class ActionEngine(base.Engine):
         self._difference = differences.apply_migration(
             self._storage, atoms, self._settings["migrate"], self._difference
         )
-        # A flow that another process left RUNNING is taken over; else this changes nothing.
-        self._change_state(states.RESUMING)
+        # Another process died while it ran it: it is taken over.
+        left_running = self._storage.get_flow_state() in _UNDER_WAY
+        if left_running:
+            self._change_state(states.RESUMING)
         self._storage.ensure_atoms(atoms)
         if self._inputs:
             self._storage.inject(self._inputs)
@@ -224,7 +226,8 @@ class ActionEngine(base.Engine):
                     atom.name, atom.inject, transient=self._settings["inject_transient"]
                 )
         self._storage.bind(plan, len(plan))
-        self._change_state(states.SUSPENDED)
+        if left_running:
+            self._change_state(states.SUSPENDED)
         self._prepared_at = self._storage.readings
 
     def validate(self) -> None:
@@ -578,6 +581,9 @@ class ActionEngine(base.Engine):
         lifecycle.deliver()
         self._change_state(states.PENDING)
 
+
+#: States of a flow that only a run leaves, unless it dies.
+_UNDER_WAY: Final = (states.RUNNING, states.SUSPENDING, states.RESUMING)
 
 #: What `statistics` measures, in lower case.
 _TIMED: Final = (states.RESUMING, states.SCHEDULING, states.WAITING, states.ANALYZING)

@@ -135,24 +135,16 @@ class Ownership:
                 changing = owners.is_momentary(busy.owner)
                 now = self._clock.monotonic()
                 if not (self.waits or (changing and now < patience)):
-                    raise exceptions.FlowBusy(
-                        f"{busy} (on_busy='wait' waits for the end)",
-                        owner=busy.owner,
-                        epoch=busy.epoch,
-                        seconds=busy.seconds,
-                    ) from None
+                    text = f"{busy} (on_busy='wait' waits for the end)"
+                    raise _reworded(busy, text, exceptions.FlowBusy) from None
                 left = math.inf if due is None else due - now
                 if left <= 0:
                     raise exceptions.DeadlineExceeded(
                         f"{busy}: it did not end within {deadline:g} seconds", busy
                     ) from busy
                 if self._woken(min(pause, left, max(busy.seconds, 0.01)), requests):
-                    raise WaitEnded(
-                        f"{busy}; it was waited for until `suspend` or `cancel` ended that",
-                        owner=busy.owner,
-                        epoch=busy.epoch,
-                        seconds=busy.seconds,
-                    ) from None
+                    text = f"{busy}; it was waited for until `suspend` or `cancel` ended that"
+                    raise _reworded(busy, text, WaitEnded) from None
                 pause = min(pause * 2, _LONGEST_OF_CHANGE if changing else _LONGEST)
 
     def _woken(self, seconds: float, requests: Sized) -> bool:
@@ -170,3 +162,9 @@ class Ownership:
         taken = lease_renewer.now()
         lease = self._storage.take_lease(owner, self._lease_seconds)
         return lease_renewer.HeldLease(backend, lease, self._lease_seconds, taken)
+
+
+def _reworded(
+    busy: exceptions.FlowBusy, text: str, kind: type[exceptions.FlowBusy]
+) -> exceptions.FlowBusy:
+    return kind(text, owner=busy.owner, epoch=busy.epoch, seconds=busy.seconds)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from wbengine import exceptions, states
 from wbengine.persistence import base, commands, owners
 
-__all__ = ["Asked", "cancel", "is_run", "suspend"]
+__all__ = ["Asked", "busy", "cancel", "is_run", "suspend"]
 
 #: Seconds between two looks at the flow.
 _FIRST: Final = 0.05
@@ -63,6 +63,13 @@ def is_run(backend: base.Backend, uuid: str) -> bool:
     """Whether somebody who lives runs it, as far as is known."""
     with contextlib.closing(backend.get_connection()) as connection:
         return _holder(connection, uuid) is not None
+
+
+def busy(uuid: str, owner: str) -> exceptions.FlowBusy:
+    """What to raise where a flow has to be suspended first."""
+    return exceptions.FlowBusy(
+        f"Flow {uuid} is run by {owners.in_words(owner)}: suspend it first", owner=owner
+    )
 
 
 def _ask(

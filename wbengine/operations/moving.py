@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from wbengine import exceptions
+from wbengine.operations import commands
 from wbengine.persistence import base, models, owners, trees
 from wbengine.persistence.backends import journals
 from wbengine.types.outline import Outline
@@ -46,7 +47,7 @@ def _books(old: base.Backend) -> Iterator[_Moving]:
             for flow in book:
                 lease = connection.get_lease(flow.uuid)
                 if lease is not None and not owners.died(lease.owner):
-                    raise _busy(flow.uuid, lease.owner)
+                    raise commands.busy(flow.uuid, lease.owner)
                 outline = connection.get_outline(flow.uuid)
                 if outline is not None:
                     outlines[flow.uuid] = outline
@@ -59,7 +60,7 @@ def _journals(path: str) -> Iterator[_Moving]:
         for uuid in uuids:
             kept = journals.read_flow(path, uuid)
             if kept.owner is not None and not owners.died(kept.owner):
-                raise _busy(uuid, kept.owner)
+                raise commands.busy(uuid, kept.owner)
             book.add(kept.detail)
             if kept.outline is not None:
                 outlines[uuid] = kept.outline
@@ -95,12 +96,6 @@ def _raise_epoch(target: base.Connection, flow: models.FlowDetail) -> None:
     while target.get_flow_details(flow.uuid, lazy=True).epoch < flow.epoch:
         lease = target.take_lease(flow.uuid, str(owners.new()), 60)
         target.give_back_lease(lease)
-
-
-def _busy(uuid: str, owner: str) -> exceptions.FlowBusy:
-    return exceptions.FlowBusy(
-        f"Flow {uuid} is run by {owners.in_words(owner)}: suspend it first", owner=owner
-    )
 
 
 def _told(book: models.LogBook) -> list[trees.Tree]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from wbengine import exceptions, states
+from wbengine.operations import commands
 from wbengine.persistence import base, owners
 from wbengine.persistence.notes import MADE_BY
 
@@ -28,10 +29,7 @@ def delete(backend: base.Backend, uuid: str, *, force: bool = False) -> None:
         if row is None or row.uuid != uuid:
             raise exceptions.NotFound(f"There is no flow {uuid!r}")
         if not force and row.lease is not None and not owners.died(row.lease):
-            raise exceptions.FlowBusy(
-                f"Flow {uuid} is run by {owners.in_words(row.lease)}: suspend it first",
-                owner=row.lease,
-            )
+            raise commands.busy(uuid, row.lease)
         _forget(connection, row)
 
 
