@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from tests.seams import ledgers
 from tests.support import sample_tasks as tasks
 from tests.support.workers import interrupted, until, worker_in_thread
-from wbengine import engines, exceptions, invocation, retry, transports
+from wbengine import engines, exceptions, invocation, retry, task, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import receiving
@@ -54,6 +55,11 @@ def run(flow: Any, url: str, **options: Any) -> Any:
     loaded = load(flow, url, **options)
     loaded.run()
     return loaded
+
+
+class Rest(task.Task):
+    def execute(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 def test_arguments_and_results_travel_to_workers_and_back(url: str) -> None:
@@ -185,6 +191,13 @@ def test_task_that_no_worker_offers_fails_and_names_those_offered(
             loaded.run()
     for word in words:
         assert re.search(word, str(caught.value))
+
+
+def test_task_behind_busy_workers_is_not_timed_out_however_short_its_time(url: str) -> None:
+    flow = unordered_flow.Flow("f").add(*(Rest(name=f"n{i}") for i in range(3)))
+    with worker(url, offer=(Rest,), threads_count=1):
+        loaded = run(flow, url, store={"seconds": 0.8}, transition_timeout=0.3)
+    assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
 def test_a_result_that_can_not_travel_fails_and_names_the_path(url: str) -> None:

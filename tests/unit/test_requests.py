@@ -387,6 +387,20 @@ def test_a_busy_fleet_stops_the_clock() -> None:
     assert bench.tracker.tick(T0 + 120) == [fx.Revoke(entry)]
 
 
+def test_slots_that_were_free_before_it_was_sent_do_not_end_a_request() -> None:
+    """A short time-out waits for the next beat, and for two periods at most."""
+    bench = Bench(timeout=1)
+    entry = bench.pending()
+    assert bench.tracker.tick(T0 + 1) == []
+    bench.fleet.spoke["q"] = 1
+    assert bench.tracker.tick(T0 + 2) == [fx.Revoke(entry)]
+
+    bench = Bench(timeout=1)
+    entry = bench.pending()
+    ends = next(now for now in range(1, 99) if bench.tracker.tick(T0 + now) == [fx.Revoke(entry)])
+    assert ends == 2 * bench.fleet.period
+
+
 def test_no_fleet_does_not() -> None:
     bench = Bench()
     entry = bench.pending()

@@ -484,13 +484,13 @@ class RequestTracker:
         if not tracked.dispatched and tracked.state == pr.WAITING:
             return self.time_out(tracked, now)
         if tracked.index is self.backlog or (
-            tracked.index is self.in_flight and self._line_moves(tracked)
+            tracked.index is self.in_flight and self._line_moves(tracked, now)
         ):
             self.start_clock(tracked, now)
             return []
         return [fx.Revoke(tracked)]
 
-    def _line_moves(self, tracked: TrackedRequest) -> bool:
+    def _line_moves(self, tracked: TrackedRequest, now: float) -> bool:
         """Whether a request waits because others are served: a busy fleet stops its clock."""
         queue = tracked.queue
         if queue is None or not self.offers.slots(queue):
@@ -499,6 +499,9 @@ class RequestTracker:
             return self.held.count(nameless(queue)) > 0
         if not self.offers.free(queue):
             return True
+        fresh = tracked.sent_at is not None and now - tracked.sent_at < 2 * self.offers.period
+        if fresh and not self.offers.rounds(queue, tracked.sent_at):
+            return True  # those slots were free before it was sent, and the next beat will tell
         # A slot may look free between two tasks; but then the line moves, and not past us.
         return self.in_flight.approaches(tracked)
 
