@@ -499,9 +499,9 @@ class RequestTracker:
             return self.held.count(nameless(queue)) > 0
         if not self.offers.free(queue):
             return True
-        fresh = tracked.sent_at is not None and now - tracked.sent_at < 2 * self.offers.period
-        if fresh and not self.offers.rounds(queue, tracked.sent_at):
-            return True  # those slots were free before it was sent, and the next beat will tell
+        sent = tracked.sent_at or 0.0
+        if now - sent < 2 * self.offers.period and not self.offers.rounds(queue, sent):
+            return True  # those slots were free before it was sent; the next beat will tell
         # A slot may look free between two tasks; but then the line moves, and not past us.
         return self.in_flight.approaches(tracked)
 
