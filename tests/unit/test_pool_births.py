@@ -6,8 +6,11 @@ import os
 import queue
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.fresh import REPOSITORY
 from wbengine import pools
@@ -54,35 +57,47 @@ def failures(pool: pools.ProcessPool, calls: int) -> list[str]:
     return [values.get(timeout=60).exception_str for _ in range(calls)]
 
 
-def test_what_ends_by_itself_before_it_is_ready_is_not_made_again() -> None:
-    with pools.ProcessPool(1, initializer=os._exit, initargs=(3,)) as pool:
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pools.ProcessPool]:
+    """A pool of one child, which imports a module of this text before it is ready."""
+
+    def made(text: str, **options: Any) -> pools.ProcessPool:
+        (tmp_path / "first_of_all.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        pool = pools.ProcessPool(1, **options)
+        pool.preload(["first_of_all"])
+        return pool
+
+    return made
+
+
+def test_child_that_ends_by_itself_before_it_is_ready_is_not_made_again(importing: Any) -> None:
+    with importing("import os; os._exit(3)") as pool:
         told = failures(pool, 5)
     assert len(set(told)) == 1  # one process of one number
     assert "ended with exit code 3 before it was ready; each child process imports" in told[0]
 
 
-def test_what_is_killed_before_it_is_ready_is_made_again() -> None:
+def test_child_that_is_killed_before_it_is_ready_is_made_again(importing: Any) -> None:
     """The system had no memory, perhaps, and has some later."""
-    with pools.ProcessPool(1, initializer=_kill_this, initargs=()) as pool:
+    with importing("import os; os.kill(os.getpid(), 9)") as pool:
         told = failures(pool, 3)
     assert len(set(told)) == 3
     assert all("was killed by SIGKILL before it was ready" in text for text in told)
 
 
-def _kill_this() -> None:
-    os.kill(os.getpid(), 9)
-
-
-def _leave_if(path: str) -> None:
-    if os.path.exists(path):
-        os._exit(3)
-    Path(path).touch()
-
-
-def test_a_pool_that_had_children_goes_on_making_them(tmp_path: Path) -> None:
-    path = tmp_path / "was here"
+def test_module_that_cannot_be_imported_is_no_matter_of_other_calls(importing: Any) -> None:
     values: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    with pools.ProcessPool(1, initializer=_leave_if, initargs=(str(path),), max_calls=1) as pool:
+    with importing("raise LookupError('not here')") as pool:
+        pool.submit(_number, (), values.put)
+        assert values.get(timeout=60) == 1
+
+
+def test_a_pool_that_had_children_goes_on_making_them(importing: Any, tmp_path: Path) -> None:
+    path = tmp_path / "was here"
+    leaves = f"import os, pathlib\npath = {str(path)!r}\nif os.path.exists(path): os._exit(3)\n"
+    values: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with importing(f"{leaves}pathlib.Path(path).touch()", max_calls=1) as pool:
         pool.submit(_number, (), values.put)
         assert values.get(timeout=60) == 1
         pool.submit(_number, (), values.put)

@@ -32,6 +32,7 @@ from tests.unit.pool_calls import (
     spin,
     stopped,
     stubborn,
+    switch_often,
 )
 from wbengine import exceptions, limits, pools
 from wbengine.concurrency import event_loop, interrupts, process_pool, timers
@@ -335,9 +336,9 @@ def test_the_soft_limit_interrupts_a_child_that_sleeps(processes: Any) -> None:
 def test_calls_that_end_about_when_their_limit_does() -> None:
     """In a child: the exception is raised in that call, or nowhere, and the child lives on."""
     count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), Box()
-    often = {"initializer": sys.setswitchinterval, "initargs": (1e-5,)}
-    with pools.ProcessPool(1, **often) as pool:  # type: ignore[arg-type]
+    with pools.ProcessPool(1) as pool:
         pid = submit(pool, quick)
+        assert submit(pool, switch_often) is None
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
             pool.submit(busy, (0.001,), told, None, limit(soft))

@@ -29,7 +29,6 @@ from tests.unit.pool_calls import (
     die,
     double,
     environment,
-    fail_to_start,
     fork,
     fragile,
     gather,
@@ -461,35 +460,6 @@ def test_big_arguments_and_results(process: Any) -> None:
     big = b"x" * 3_000_000
     process.submit(double, (big,), box)
     assert box.get() == big + big
-
-
-def test_initializer_runs_in_every_child() -> None:
-    box = Box()
-    with pools.ProcessPool(1, initializer=set_mark, initargs=("ready",)) as pool:
-        pool.submit(get_mark, (), box)
-        assert box.get() == "ready"
-        pool.submit(leave, (1,), box)
-        box.failure()
-        pool.submit(get_mark, (), box)
-        assert box.get() == "ready"
-
-
-@pytest.mark.parametrize(
-    ("initializer", "args", "text"),
-    [
-        (fail_to_start, (), "no database"),
-        (os._exit, (9,), "exit code 9"),
-        (lambda: None, (), "lambda"),
-    ],
-)
-def test_a_child_that_does_not_start_fails_the_call(
-    initializer: Any, args: tuple[Any, ...], text: str
-) -> None:
-    box = Box()
-    with pools.ProcessPool(1, initializer=initializer, initargs=args) as pool:
-        for _ in range(2):
-            pool.submit(whoami, (), box)
-            assert text in box.failure().exception_str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,9 +1,9 @@
 """What a pool's child process runs, and how calls and results are pickled on both sides.
 
 The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
-`(fn, args, soft limit, deadline)`.  From the child: `READY` once (None, or the `Failure` of the
-initializer), then for each call any number of `EVENT`s and exactly one `RESULT`.  Before `READY`,
-and during calls, there may be `RECORD`s (`child_logs`).
+`(fn, args, soft limit, deadline)`.  From the child: `READY` once, then for each call any number of
+`EVENT`s and exactly one `RESULT`.  Before `READY`, and during calls, there may be `RECORD`s
+(`child_logs`).
 
 A second pipe carries the numbers of calls that are cancelled, which both sides count.
 """
@@ -20,7 +20,7 @@ import select
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,29 +189,18 @@ class _Listener(threading.Thread):
         os._exit(_ORPHANED)
 
 
-def prepare(
-    modules: Iterable[str], initializer: Callable[..., object] | None, *initargs: Any
-) -> None:
-    """Import what calls are going to need, so that it does not count as a part of the first one.
-
-    What cannot be imported is told by the call that needs it.
-    """
-    for name in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    if initializer is not None:
-        initializer(*initargs)
-
-
 def main(
     pipe: Pipe,
     cancels: Pipe,
     environment: dict[str, str],
     levels: child_logs.Levels,
-    initializer: Callable[..., object] | None,
-    initargs: tuple[Any, ...],
+    modules: Iterable[str],
 ) -> None:
-    """Serve calls from `pipe`, one at a time, in the main thread, until it closes."""
+    """Serve calls from `pipe`, one at a time, in the main thread, until it closes.
+
+    `modules` are imported first, so that this is no part of the first call.  What cannot be
+    imported is told by the call that needs it.
+    """
     # They go to the whole group, and the parent decides.  A handler rather than SIG_IGN: programs
     # that a call starts must not inherit "ignored".
     for which in (signal.SIGINT, signal.SIGTERM):
@@ -226,15 +215,12 @@ def main(
     listener = _Listener(pipe, cancels)
     listener.start()
     pid, number = os.getpid(), 0
-    problem: ft.Failure | None = None
     with relay.heard():
-        try:
-            if initializer is not None:
-                initializer(*initargs)
-        except BaseException as error:
-            problem = ft.Failure.from_exception(error)
-    outlet.send(_encode_outcome(READY, problem))
-    while problem is None:
+        for name in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    outlet.send(encode(READY, None, "ready"))
+    while True:
         try:
             data = pipe.recv_bytes()
         except (EOFError, OSError):
@@ -262,11 +248,7 @@ def _serve(emit: _Emitter, data: bytes) -> memoryview:
     except BaseException as error:
         value = ft.Failure.from_exception(error)
     emit.close()
-    return _encode_outcome(RESULT, value)
-
-
-def _encode_outcome(tag: bytes, value: Any) -> memoryview:
     try:
-        return encode(tag, value, "result")
+        return encode(RESULT, value, "result")
     except exceptions.NotEncodable as error:
-        return encode(tag, ft.Failure.from_exception(error), "result")
+        return encode(RESULT, ft.Failure.from_exception(error), "result")

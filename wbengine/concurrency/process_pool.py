@@ -65,8 +65,6 @@ class ProcessPool(pools.Pool):
       alone is replaced, when the next call needs it.  One that dies between two calls costs none.
     - Where the first children end by themselves before they are ready, as they do when the script
       that is `__main__` starts something on import, no more are made: all calls fail alike.
-    - `initializer(*initargs)` runs first in each child; what it raises fails the call that needed
-      the child.
     - The soft limit is raised in the child's main thread by a signal, and interrupts most of what
       waits in C; that signal (the last but one of the real-time ones) has a handler in children.
       At the hard limit the child is killed, and it alone.  Processes that a call started are not.
@@ -92,8 +90,6 @@ class ProcessPool(pools.Pool):
         *,
         max_calls: int | None = None,
         max_memory: int | None = None,
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
         name: str = "wbengine",
     ) -> None:
         for what, value in (("max_calls", max_calls), ("max_memory", max_memory)):
@@ -111,8 +107,6 @@ class ProcessPool(pools.Pool):
         #: Why no child can start, if that is known: a child that imports a script which starts a
         #: pool itself ends of it, and so would all others, each after the rest of that script.
         self.problem: ft.Failure | None = None
-        self._initializer = initializer
-        self._initargs = tuple(initargs)
         self._modules: frozenset[str] = frozenset()
 
     @property
@@ -138,10 +132,7 @@ class ProcessPool(pools.Pool):
 
     def make_child(self, name: str) -> _Child:
         """Start one more child."""
-        prepare, given = self._initializer, self._initargs
-        if self._modules:
-            prepare, given = child_process.prepare, (sorted(self._modules), prepare, *given)
-        return _Child(name, prepare, given)
+        return _Child(name, sorted(self._modules))
 
     def _make_slot(self, name: str) -> pools.Slot:
         return _Process(name, self)
@@ -337,13 +328,10 @@ class _Process(pools.Slot):
             killed = self._killed
         if killed:
             child.kill()
-        problem: ft.Failure | None = child.result(None)
-        if problem is None:
+        if child.result(None) is not _GONE:
             self._pool.proven = True
             return None
         self.close()
-        if problem is not _GONE:
-            return problem
         text = f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
         if self._pool.proven or child.exit_code is None or child.exit_code < 0:
             return pools.worker_lost(text)
@@ -374,9 +362,7 @@ class _Child:
     `calls` counts what it was given: who gives it a call counts first.
     """
 
-    def __init__(
-        self, name: str, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
-    ) -> None:
+    def __init__(self, name: str, modules: list[str]) -> None:
         context = _context()
         self.calls = 0
         #: As in `multiprocessing`, less than zero for a signal; known once it is closed.
@@ -384,7 +370,7 @@ class _Child:
         self._pipe, theirs = context.Pipe()
         their_cancels, self._cancels = context.Pipe(duplex=False)
         levels = child_logs.levels()
-        given = (theirs, their_cancels, dict(os.environ), levels, initializer, initargs)
+        given = (theirs, their_cancels, dict(os.environ), levels, modules)
         try:
             # Not a daemon: what runs in it may use multiprocessing itself.
             self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
