@@ -72,9 +72,9 @@ class CompositeExecutor(TaskExecutor):
     def retire(self, invocations: Iterable[Invocation]) -> None:
         self._remote.retire([call for call in invocations if not call.local])
 
-    def leave_detached(self) -> None:
-        self._local.leave_detached()
-        self._remote.leave_detached()
+    def abandon_detached(self) -> None:
+        self._local.abandon_detached()
+        self._remote.abandon_detached()
 
     def start(self) -> None:
         self._remote.start()

@@ -248,7 +248,7 @@ class TaskExecutor(abc.ABC):
         `done` is called any more.  `stop` still has to be called.
         """
 
-    def leave_detached(self) -> None:  # noqa: B027  (a default)
+    def abandon_detached(self) -> None:  # noqa: B027  (a default)
         """Let go of what goes on outside without this process (`Task.detached`), as far as that is
         possible: no `done` is called of it any more, and a later run goes on with it.
         """

@@ -603,16 +603,12 @@ def test_what_goes_on_with_something_begins_to_hear_that_it_is_cancelled() -> No
 
     loop.submit(holds, (), lambda value: None)
     assert holding.wait(WAIT)  # else the others could begin before they are cancelled
-    calls = [
-        event_loop.LoopCall(waits, (), functools.partial(tell, recovered), always_begins=recovered)
-        for recovered in (False, True)
-    ]
-    for call in calls:
-        loop.put(call)
+    for recovered in (False, True):
+        call = loop.submit(waits, (), functools.partial(tell, recovered), always_begins=recovered)
         call.cancellation.cancel()
     held.set()
     try:
-        told = dict(ended.get(timeout=WAIT) for _ in calls)  # in either order
+        told = dict(ended.get(timeout=WAIT) for _ in range(2))  # in either order
     finally:
         loop.stop()
     assert told[False].check(exceptions.Cancelled) and told[True].check(asyncio.CancelledError)
@@ -636,7 +632,7 @@ def test_call_that_has_ended_is_not_kept_by_its_token(loop: event_loop.EventLoop
     seen = weakref.ref(end)
     gc.disable()
     try:
-        loop.put(event_loop.LoopCall(end, (), lambda _: ended.set(), cancellation=HeldUp()))
+        loop.submit(end, (), lambda _: ended.set(), cancellation=HeldUp())
         del end
         assert ended.wait(WAIT)
         loop.stop()

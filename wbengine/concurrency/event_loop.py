@@ -182,21 +182,25 @@ class EventLoop:
         self._ending = self._winding_up = False
 
     def submit(
-        self, fn: Function, args: tuple[Any, ...], done: Done, limit: TimeLimit = UNLIMITED
+        self,
+        fn: Function,
+        args: tuple[Any, ...],
+        done: Done,
+        limit: TimeLimit = UNLIMITED,
+        name: str | None = None,
+        *,
+        cancellation: Cancellation | None = None,
+        always_begins: bool = False,
     ) -> LoopCall:
-        """Run `await fn(*args)` some time, and then call `done(value)` once.
+        """Run `await fn(*args)` some time, and then call `done(value)` once; see `Pool.submit`.
 
         :raises RuntimeError: the loop is being stopped.
         """
-        call = LoopCall(fn, args, done, limit)
-        self.put(call)
+        call = LoopCall(fn, args, done, limit, cancellation, name=name, always_begins=always_begins)
+        self._put(call)
         return call
 
-    def put(self, call: LoopCall) -> None:
-        """As `submit`, for a call that was made before.
-
-        :raises RuntimeError: the loop is being stopped.
-        """
+    def _put(self, call: LoopCall) -> None:
         # Before it is queued: its token must not keep a call that has ended already.
         call.cancellation.on_cancel(functools.partial(self._cancel, call))
         with self._lock:
@@ -238,7 +242,7 @@ class EventLoop:
             awaited=True,
         )
         try:
-            self.put(call)
+            self._put(call)
             if interrupt is None:
                 return ended.get()
             # The coroutine is interrupted, not the thread that waits for it.
@@ -282,13 +286,13 @@ class EventLoop:
             self._queue = deque(call for call in self._queue if call.awaited)
         return calls
 
-    def leave(self, which: Callable[[LoopCall], bool]) -> None:
+    def abandon(self, which: Callable[[LoopCall], bool]) -> None:
         """Let go of the calls for which `which(call)` is true: their `done` is never called.
 
         They are told so (`left`), and cancelled where they wait; their end is not waited for.  What
         has ended, or not begun, and calls of `run` are left alone.  Returns at once.
         """
-        self._soon(self._leave, which)
+        self._soon(self._abandon_all, which)
 
     def stop(self, timeout: float | None = None, cancel: bool = False) -> None:
         """Let every call end, cancel what they left behind, end the loop, and wait for it.
@@ -327,7 +331,7 @@ class EventLoop:
         """Cancel a call, if it got as far as to be one, and wait for its end."""
 
         def cancel() -> None:
-            self._begin()  # an interruption of `put` may have left that out
+            self._begin()  # an interruption of `_put` may have left that out
             if call.task is not None:
                 call.task.cancel()
             else:
@@ -446,7 +450,7 @@ class EventLoop:
             call.task.cancel()
             self._end_if_idle()
 
-    def _leave(self, which: Callable[[LoopCall], bool]) -> None:
+    def _abandon_all(self, which: Callable[[LoopCall], bool]) -> None:
         for call in list(self._live.values()):
             if not call.awaited and which(call) and self._claim_end(call):
                 call.cancellation.left = True

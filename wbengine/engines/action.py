@@ -410,7 +410,7 @@ class ActionEngine(base.Engine):
         """
         try:
             run.abandon()
-            self._running_executor.leave_detached()
+            self._running_executor.abandon_detached()
             self._running_executor.finish()
             self._running_executor.stop()
             run.collect()

@@ -203,10 +203,10 @@ class ThreadTaskExecutor(LocalTaskExecutor):
 
     def disown(self) -> None:
         super().disown()
-        self.leave_detached()
+        self.abandon_detached()
 
-    def leave_detached(self) -> None:
-        self._loop.leave(_is_detached)
+    def abandon_detached(self) -> None:
+        self._loop.abandon(_is_detached)
 
     def _begin(self, invocation: calls.Invocation, done: calls.Done) -> None:
         pool = self._pool
@@ -216,16 +216,14 @@ class ThreadTaskExecutor(LocalTaskExecutor):
         task, tell = invocation.task, functools.partial(_report, invocation, done)
         if task.async_bodies and invocation.action in task.async_bodies:
             _tell_begin(invocation)  # none of these waits for others
-            self._loop.put(
-                event_loop.LoopCall(
-                    self._ainvoke,
-                    (invocation,),
-                    tell,
-                    limit,
-                    invocation.cancellation,
-                    name=task.name,
-                    always_begins=invocation.recovered,
-                )
+            self._loop.submit(
+                self._ainvoke,
+                (invocation,),
+                tell,
+                limit,
+                task.name,
+                cancellation=invocation.cancellation,
+                always_begins=invocation.recovered,
             )
             return
         pool.submit(
