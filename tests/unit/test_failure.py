@@ -684,9 +684,11 @@ def test_subclasses_stay_what_they_are():
 
 def test_rendering_is_put_off_until_somebody_looks(monkeypatch):
     rendered = []
-    render = module._twin.format_places
+    render = module._exception_copies.format_frame_lines
     monkeypatch.setattr(
-        module._twin, "format_places", lambda places: rendered.append(1) or render(places)
+        module._exception_copies,
+        "format_frame_lines",
+        lambda lines: rendered.append(1) or render(lines),
     )
     failure = captured()
     assert not rendered

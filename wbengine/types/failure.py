@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from wbengine import _names, exceptions
-from wbengine.types import _description, _revived, _twin
+from wbengine.types import _description, _exception_copies, _remote_errors
 
 #: Let failures that lost their exception raise further types again.
-allow = _revived.allow
+allow = _remote_errors.allow
 
 ExcInfo = tuple[type[BaseException], BaseException, types.TracebackType | None]
 
@@ -48,9 +48,9 @@ class Failure:
         "_args",
         "_causes",
         "_exception",
+        "_frame_lines",
         "_home",
         "_message",
-        "_places",
         "_traceback",
         "_type_names",
     )
@@ -59,7 +59,7 @@ class Failure:
     _exception: BaseException | None
     _causes: tuple[Failure, ...]
     _home: str | None
-    _places: tuple[_twin.Place, ...]
+    _frame_lines: tuple[_exception_copies.FrameLine, ...]
     _traceback: str | None
 
     def __init__(
@@ -87,30 +87,32 @@ class Failure:
         self._capture(error, exc_info[2])
 
     def _capture(self, error: BaseException, tb: types.TracebackType | None) -> None:
-        chain = _twin.chain_of(error)
-        twins = _twin.twins_of(chain)
+        chain = _exception_copies.chain_of(error)
+        copies = _exception_copies.copies_of(chain)
         behind: tuple[Failure, ...] = ()
-        for original, twin in zip(chain[:0:-1], twins[:0:-1], strict=True):
+        for original, copied in zip(chain[:0:-1], copies[:0:-1], strict=True):
             member = Failure.__new__(Failure)
-            member._fill(original, twin, _twin.plainly(original, "__traceback__"), behind)
+            member._fill(
+                original, copied, _exception_copies.plainly(original, "__traceback__"), behind
+            )
             behind = (member, *behind)
-        self._fill(error, twins[0], tb, behind)
+        self._fill(error, copies[0], tb, behind)
 
     def _fill(
         self,
         error: BaseException,
-        twin: BaseException,
+        copied: BaseException,
         tb: types.TracebackType | None,
         causes: tuple[Failure, ...],
     ) -> None:
-        self._exception = twin
-        self._args = _twin.plainly(twin, "args")
+        self._exception = copied
+        self._args = _exception_copies.plainly(copied, "args")
         try:
             self._type_names = _type_names(type(error))  # type: ignore[arg-type]
         except TypeError:  # a metaclass may make classes that cannot be hashed
             self._type_names = _type_names.__wrapped__(type(error))
         self._message = exceptions.exception_message(error)
-        self._places = _twin.places_of(tb)
+        self._frame_lines = _exception_copies.frame_lines_of(tb)
         self._traceback = None
         self._causes = causes
         self._home = None
@@ -125,7 +127,7 @@ class Failure:
         self._args = tuple(parts.pop("exc_args", None) or ())
         self._causes = tuple(parts.pop("causes", None) or ())
         self._exception = exc_info[1] if exc_info else None
-        self._places = ()
+        self._frame_lines = ()
         self._home = None
         if parts:
             raise TypeError(
@@ -140,7 +142,9 @@ class Failure:
         """
         if not isinstance(exception, BaseException):
             raise TypeError(f"Not an exception: {exception!r}; a Failure needs one to capture")
-        return cls((type(exception), exception, _twin.plainly(exception, "__traceback__")))
+        return cls(
+            (type(exception), exception, _exception_copies.plainly(exception, "__traceback__"))
+        )
 
     @classmethod
     def capture(cls) -> Failure:
@@ -172,7 +176,11 @@ class Failure:
         """`(type, exception, traceback)`, or None; the traceback names lines, not variables."""
         if self._exception is None:
             return None
-        return type(self._exception), self._exception, _twin.traceback_of(self._places)
+        return (
+            type(self._exception),
+            self._exception,
+            _exception_copies.traceback_of(self._frame_lines),
+        )
 
     #: The name under which it is read by code that was written for TaskFlow.
     _exc_info = exc_info
@@ -181,7 +189,7 @@ class Failure:
     def traceback_str(self) -> str:
         """The lines it went through; rendered on first use."""
         if self._traceback is None:
-            self._traceback = _twin.format_places(self._places)
+            self._traceback = _exception_copies.format_frame_lines(self._frame_lines)
         return self._traceback
 
     @property
@@ -224,11 +232,11 @@ class Failure:
     def reraise(self) -> NoReturn:
         """Raise the exception again; a `WrappedFailure` (see there) when there is none."""
         if self._exception is None:
-            raise _revived.revive(self)
-        # A fresh twin each time: what is raised collects the frames of whoever it passes.
-        error = _twin.twins_of(_twin.chain_of(self._exception))[0]
+            raise _remote_errors.remote_error(self)
+        # A fresh copy each time: what is raised collects the frames of whoever it passes.
+        error = _exception_copies.copies_of(_exception_copies.chain_of(self._exception))[0]
         try:
-            raise error.with_traceback(_twin.traceback_of(self._places))
+            raise error.with_traceback(_exception_copies.traceback_of(self._frame_lines))
         finally:
             del error  # its traceback has this frame: a circle would keep all callers' variables
 
@@ -301,10 +309,10 @@ class Failure:
 
     def copy(self) -> Failure:
         """An equal failure."""
-        twin = Failure.__new__(type(self))
+        copied = Failure.__new__(type(self))
         for slot in Failure.__slots__[1:]:
-            setattr(twin, slot, getattr(self, slot))
-        return twin
+            setattr(copied, slot, getattr(self, slot))
+        return copied
 
     __copy__ = copy
 
@@ -355,7 +363,7 @@ class Failure:
 
     def __reduce__(self) -> tuple[Any, ...]:
         chain = [
-            (failure._pickled_parts(), failure._pickled_exception(), failure._places)
+            (failure._pickled_parts(), failure._pickled_exception(), failure._frame_lines)
             for failure in (self, *self._causes)
         ]
         return _unpickle, (type(self), chain, self._home)
@@ -381,7 +389,7 @@ class Failure:
 
 @functools.lru_cache(maxsize=1024)
 def _type_names(cls: type[Any]) -> tuple[str, ...]:
-    original = _revived.original_of(cls)
+    original = _remote_errors.original_of(cls)
     if original is not None:
         *names, last = _type_names(original)  # type: ignore[arg-type]
         return (*names, _names.dotted(exceptions.WrappedFailure), last)
@@ -416,10 +424,10 @@ def _unpickle(cls: type[Failure], chain: Sequence[_Pickled], home: str | None = 
     found = _chained(cls, [parts for parts, _, _ in chain])
     if home is not None:
         found.belongs_to(home)
-    for failure, (_, data, places) in zip((found, *found._causes), chain, strict=True):
+    for failure, (_, data, lines) in zip((found, *found._causes), chain, strict=True):
         failure._exception = _load(data)
-        failure._places = tuple(_twin.Place(*place) for place in places)
-    _twin.link([failure._exception for failure in (found, *found._causes)])
+        failure._frame_lines = tuple(_exception_copies.FrameLine(*line) for line in lines)
+    _exception_copies.link([failure._exception for failure in (found, *found._causes)])
     return found
 
 

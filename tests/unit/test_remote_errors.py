@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, retry
-from wbengine.types import _revived, failure
+from wbengine.types import _remote_errors, failure
 from wbengine.types.failure import Failure
 
 
@@ -176,12 +176,12 @@ def raised(one: Failure) -> Any:
 @pytest.fixture
 def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test allows is forgotten afterwards."""
-    before, classes = set(_revived._allowed), dict(_revived._classes)
+    before, classes = set(_remote_errors._allowed), dict(_remote_errors._classes)
     yield
-    _revived._allowed.clear()
-    _revived._allowed.update(before)
-    _revived._classes.clear()
-    _revived._classes.update(classes)
+    _remote_errors._allowed.clear()
+    _remote_errors._allowed.update(before)
+    _remote_errors._classes.clear()
+    _remote_errors._classes.update(classes)
 
 
 BUILTINS = [
@@ -364,7 +364,7 @@ def test_nothing_is_imported_because_a_description_says_so() -> None:
         assert type(raised(one)) is exceptions.WrappedFailure
         assert name not in sys.modules
     finally:
-        _revived._allowed.discard(f"{name}.Error")
+        _remote_errors._allowed.discard(f"{name}.Error")
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_elsewhere_another_type_may_be_allowed(allowed: None) -> None:
     failure.allow(json)
     error = raised(described(json.JSONDecodeError("m", "doc", 1)))
     data = pickle.dumps(error)
-    _revived._allowed.discard("json")
+    _remote_errors._allowed.discard("json")
     again = pickle.loads(data)
     assert type(again) is exceptions.WrappedFailure
     assert next(iter(again)).matches(next(iter(error)))

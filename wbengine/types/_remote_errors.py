@@ -36,7 +36,7 @@ _HEAP_TYPE: Final = 1 << 9
 _FAILURES: Final = "_WrappedFailure__failures"
 _DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-#: What may be revived, by dotted name: classes, or modules with all that is in and below them.
+#: What may be raised again, by dotted name: classes, or modules with all that is in and below them.
 _allowed: Final[set[str]] = {exceptions.__name__}
 #: Classes that were allowed themselves; they may be where no name leads, inside a function.
 _classes: Final[dict[str, type[BaseException]]] = {}
@@ -96,7 +96,7 @@ def _is_allowed(parts: list[str]) -> bool:
     return any(".".join(parts[:n]) in _allowed for n in range(len(parts), 0, -1))
 
 
-class Revived(exceptions.WrappedFailure):
+class RemoteError(exceptions.WrappedFailure):
     """The base of the types that are `WrappedFailure` and the original's type in one.
 
     The original's own state did not travel.  So none of its code runs, neither when the type is
@@ -143,12 +143,12 @@ class Revived(exceptions.WrappedFailure):
 
 
 def original_of(cls: type[BaseException]) -> type[BaseException] | None:
-    """What `cls` was made from, if it is a type of `Revived`."""
-    return cls.original if issubclass(cls, Revived) and cls is not Revived else None
+    """What `cls` was made from, if it is a type of `RemoteError`."""
+    return cls.original if issubclass(cls, RemoteError) and cls is not RemoteError else None
 
 
 @functools.lru_cache(maxsize=1024)
-def type_for(original: type[BaseException]) -> type[Revived] | None:
+def type_for(original: type[BaseException]) -> type[RemoteError] | None:
     """The type that is a `WrappedFailure` and an `original`, or None where there can be none."""
     if not issubclass(original, Exception) or hasattr(original, "derive"):
         return None
@@ -162,16 +162,16 @@ def type_for(original: type[BaseException]) -> type[Revived] | None:
     }
     try:
         # Past what a metaclass of the original's does when classes are made.
-        made = type.__new__(type(original), "WrappedFailure", (Revived, original), namespace)
+        made = type.__new__(type(original), "WrappedFailure", (RemoteError, original), namespace)
     except Exception:
         return None
-    return cast(type[Revived], made)
+    return cast(type[RemoteError], made)
 
 
-def revive(failure: ft.Failure) -> exceptions.WrappedFailure:
+def remote_error(failure: ft.Failure) -> exceptions.WrappedFailure:
     """A new exception for `failure`, whose causes are behind it; plain if it must be."""
     error = _one(failure)
-    if isinstance(error, Revived):
+    if isinstance(error, RemoteError):
         last: BaseException = error
         for cause in failure.causes:
             last.__cause__ = following = _one(cause)
@@ -193,7 +193,7 @@ def _one(failure: ft.Failure) -> exceptions.WrappedFailure:
     return made
 
 
-def _type_of(failure: ft.Failure) -> type[Revived] | None:
+def _type_of(failure: ft.Failure) -> type[RemoteError] | None:
     name = next(iter(failure), None)
     original = find(name, failure.home) if isinstance(name, str) else None
     try:
@@ -202,7 +202,7 @@ def _type_of(failure: ft.Failure) -> type[Revived] | None:
         return None
 
 
-def _made(kind: type[Revived], args: tuple[Any, ...]) -> Revived | None:
+def _made(kind: type[RemoteError], args: tuple[Any, ...]) -> RemoteError | None:
     """An instance that knows what a builtin original makes of its arguments (`errno`, `value`)."""
     base: Any = next(cls for cls in kind.__mro__ if not cls.__flags__ & _HEAP_TYPE)
     if issubclass(base, SyntaxError):
@@ -223,7 +223,7 @@ def _made(kind: type[Revived], args: tuple[Any, ...]) -> Revived | None:
 def _again(failures: Iterable[Any], args: tuple[Any, ...]) -> exceptions.WrappedFailure:
     """Unpickle: in another process other types may be allowed, or none."""
     several = list(failures)
-    error = revive(several[0]) if len(several) == 1 else exceptions.WrappedFailure(several)
-    if isinstance(error, Revived):
+    error = remote_error(several[0]) if len(several) == 1 else exceptions.WrappedFailure(several)
+    if isinstance(error, RemoteError):
         error.args = args
     return error

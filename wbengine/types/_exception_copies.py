@@ -5,7 +5,7 @@ everything its functions had in hand.  Taking the traceback off would free all t
 also take it from the user, who may be about to log or re-raise that very exception.  Clearing the
 frames (`traceback.clear_frames`) would leave those that still run when the exception is caught: the
 engine's own, which hold the arguments of the task.  So a failure
-keeps a *twin*: an object of the same class with the same attributes, and its own, empty traceback.
+keeps a *copy*: an object of the same class with the same attributes, and its own, empty traceback.
 Where the original went through is kept as plain text, and turned into a traceback of stand-in
 frames on demand.
 """
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 #: How many exceptions of one chain are looked at; chains may be circular or very long.
 MAX_CHAIN: Final = 100
-#: How many places of one traceback are kept at its start and at its end.
+#: How many lines of one traceback are kept at its start and at its end.
 _KEEP_FIRST, _KEEP_LAST = 32, 160
 #: How far exceptions that others hold as arguments or attributes are followed.
 _MAX_DEPTH: Final = 3
@@ -29,7 +29,7 @@ _HEAP_TYPE: Final = 1 << 9
 _POINTER: Final = 8
 
 
-class Place(NamedTuple):
+class FrameLine(NamedTuple):
     """A line that an exception went through."""
 
     filename: str
@@ -37,25 +37,25 @@ class Place(NamedTuple):
     function: str
 
 
-def places_of(tb: types.TracebackType | None) -> tuple[Place, ...]:
+def frame_lines_of(tb: types.TracebackType | None) -> tuple[FrameLine, ...]:
     """What `tb` went through, oldest call first; the middle of a very deep one is left out."""
-    places: list[Place] = []
+    lines: list[FrameLine] = []
     while tb is not None:
         code = tb.tb_frame.f_code
-        places.append(Place(code.co_filename, tb.tb_lineno or code.co_firstlineno, code.co_name))
+        lines.append(FrameLine(code.co_filename, tb.tb_lineno or code.co_firstlineno, code.co_name))
         tb = tb.tb_next
-    if len(places) > _KEEP_FIRST + _KEEP_LAST:
-        left_out = len(places) - _KEEP_FIRST - _KEEP_LAST
-        gap = Place("<...>", 0, f"{left_out} more calls")
-        return (*places[:_KEEP_FIRST], gap, *places[-_KEEP_LAST:])
-    return tuple(places)
+    if len(lines) > _KEEP_FIRST + _KEEP_LAST:
+        left_out = len(lines) - _KEEP_FIRST - _KEEP_LAST
+        gap = FrameLine("<...>", 0, f"{left_out} more calls")
+        return (*lines[:_KEEP_FIRST], gap, *lines[-_KEEP_LAST:])
+    return tuple(lines)
 
 
-def format_places(places: tuple[Place, ...]) -> str:
+def format_frame_lines(lines: tuple[FrameLine, ...]) -> str:
     """The text of a traceback, without its first line."""
     summary = traceback.StackSummary.from_list(
-        traceback.FrameSummary(place.filename, place.line, place.function, lookup_line=False)
-        for place in places
+        traceback.FrameSummary(line.filename, line.line, line.function, lookup_line=False)
+        for line in lines
     )
     return "".join(summary.format())
 
@@ -70,11 +70,11 @@ def _frame(filename: str, function: str) -> types.FrameType:
     return frame
 
 
-def traceback_of(places: tuple[Place, ...]) -> types.TracebackType | None:
+def traceback_of(lines: tuple[FrameLine, ...]) -> types.TracebackType | None:
     """A traceback that prints as the original did; its frames are stand-ins without variables."""
     tb: types.TracebackType | None = None
-    for place in reversed(places):
-        tb = types.TracebackType(tb, _frame(place.filename, place.function), -1, place.line)
+    for line in reversed(lines):
+        tb = types.TracebackType(tb, _frame(line.filename, line.function), -1, line.line)
     return tb
 
 
@@ -106,28 +106,28 @@ def chain_of(error: BaseException) -> list[BaseException]:
 _set: Final = BaseException.__setattr__
 
 
-def twins_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
-    """A twin for each member of `chain`, linked as the originals are, as far as the chain goes.
+def copies_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
+    """A copy for each member of `chain`, linked as the originals are, as far as the chain goes.
 
-    An exception that cannot be twinned faithfully stands for itself (and keeps its frames).
+    An exception that cannot be copied faithfully stands for itself (and keeps its frames).
     """
-    twins: dict[int, BaseException] = {}
+    copies: dict[int, BaseException] = {}
     following: BaseException | None = None
     for error in reversed(chain):
         try:
-            twin = _twin(error, twins, depth)
+            copied = _copy(error, copies, depth)
         except Exception:
-            twin = error
-        twins[id(error)] = twin
-        if twin is not error:
+            copied = error
+        copies[id(error)] = copied
+        if copied is not error:
             suppressed = plainly(error, "__suppress_context__")
             if plainly(error, "__cause__") is not None:
-                _set(twin, "__cause__", following)
+                _set(copied, "__cause__", following)
             else:
-                _set(twin, "__context__", None if suppressed else following)
-            _set(twin, "__suppress_context__", suppressed)
-        following = twin
-    return [twins[id(error)] for error in chain]
+                _set(copied, "__context__", None if suppressed else following)
+            _set(copied, "__suppress_context__", suppressed)
+        following = copied
+    return [copies[id(error)] for error in chain]
 
 
 def link(chain: Sequence[BaseException | None]) -> None:
@@ -148,7 +148,7 @@ _SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters
 
 @functools.lru_cache(maxsize=1024)
 def _recipe(cls: type[Any]) -> _Recipe | None:
-    """How to make a twin of an instance of `cls`, or None when its state cannot be seen."""
+    """How to make a copy of an instance of `cls`, or None when its state cannot be seen."""
     base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
     if base.__module__ != "builtins" or not issubclass(base, BaseException):
         return None
@@ -167,7 +167,7 @@ def _recipe(cls: type[Any]) -> _Recipe | None:
     return _Recipe(base, tuple(fields))
 
 
-def _twin(error: BaseException, twins: dict[int, BaseException], depth: int) -> BaseException:
+def _copy(error: BaseException, copies: dict[int, BaseException], depth: int) -> BaseException:
     recipe = _recipe(type(error))  # type: ignore[arg-type]
     if recipe is None:
         return error
@@ -177,17 +177,17 @@ def _twin(error: BaseException, twins: dict[int, BaseException], depth: int) -> 
         """Exceptions often hold others, frames and all: those are replaced as well."""
         if not isinstance(value, BaseException) or value is error:
             return value
-        if id(value) not in twins and depth < _MAX_DEPTH:
-            twins[id(value)] = twins_of(chain_of(value), depth + 1)[0]
-        return twins.get(id(value), value)
+        if id(value) not in copies and depth < _MAX_DEPTH:
+            copies[id(value)] = copies_of(chain_of(value), depth + 1)[0]
+        return copies.get(id(value), value)
 
-    twin: BaseException
+    copied: BaseException
     if hasattr(base, "derive"):
         message, members = error.args
-        twin = base.__new__(type(error), message, [inside(member) for member in members])
+        copied = base.__new__(type(error), message, [inside(member) for member in members])
     else:
-        twin = base.__new__(type(error))
-        twin.args = tuple(map(inside, error.args))
+        copied = base.__new__(type(error))
+        copied.args = tuple(map(inside, error.args))
     for field in fields:
         try:
             value: Any = getattr(error, field)
@@ -195,6 +195,6 @@ def _twin(error: BaseException, twins: dict[int, BaseException], depth: int) -> 
             continue
         # Unset reads as None, but setting None is not the same as leaving it unset.
         if value is not None:
-            object.__setattr__(twin, field, inside(value))
-    twin.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
-    return twin if type(twin) is type(error) else error
+            object.__setattr__(copied, field, inside(value))
+    copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
+    return copied if type(copied) is type(error) else error
