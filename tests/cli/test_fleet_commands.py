@@ -269,6 +269,26 @@ def test_db_check_tells_of_damage_that_no_record_shows(wbengine: Command, home: 
     assert told.json["damaged"] and str(page) in told.json["damaged"][0]
 
 
+def test_db_check_tells_of_an_index_that_misses_a_row(wbengine: Command, home: Path) -> None:
+    path = home / "flows.db"
+    place = ("--persistence", f"sqlite:///{path}")
+    with backends.backend(place[1]) as backend, backend.get_connection() as connection:
+        book = models.LogBook("b")
+        book.add(models.FlowDetail("f"))
+        connection.save_logbook(book)
+    assert wbengine("db", "check", *place).code == 0
+    index = "ix_wbe_flowdetails_created"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        ((text,),) = database.execute("SELECT sql FROM sqlite_master WHERE name = ?", (index,))
+        database.execute(f"DROP INDEX {index}")
+        database.execute(f"CREATE INDEX {index} ON wbe_flowdetails (created, id) WHERE name = ''")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, index))
+    told = wbengine("db", "check", *place, "--json")
+    assert told.code == 1
+    assert any(f"missing from index {index}" in line for line in told.json["damaged"])
+
+
 def test_a_store_without_layouts(wbengine: Command) -> None:
     place = ("--persistence", "memory")
     assert wbengine("db", "current", *place).code == 0

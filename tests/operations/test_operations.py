@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from wbengine.engines.base import Engine
 from wbengine.operations import resuming
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import memory
-from wbengine.persistence.backends.sql import tables
 
 STEPS = "tests.operations.flows:steps"
 
@@ -443,23 +441,3 @@ def test_prune_forgets_what_ended_long_ago(backend: base.Backend) -> None:
     pruned = operations.prune(backend, before=later, batch=1)
     assert [row.uuid for row in pruned] == [good]
     assert state(backend, waits) == "SUSPENDED"
-
-
-def test_an_engine_of_an_older_version_hears_nothing(tmp_path: Path) -> None:
-    """Its lease says so: it has no number for wishes."""
-    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as kept:
-        engine = operations.start(kept, STEPS)
-        asked: list[str] = []
-
-        def ask(state: str, details: Any) -> None:
-            with sqlite3.connect(tmp_path / "flows.db") as database:
-                database.execute(f"UPDATE {tables.FLOWS.name} SET wish_epoch = NULL")
-            database.close()
-            with pytest.raises(exceptions.InvalidState) as raised:
-                operations.suspend(kept, uuid_of(engine))
-            asked.append(str(raised.value))
-
-        engine.notifier.register(states.RUNNING, ask)
-        engine.run()
-    (said,) = asked
-    assert "is run by process" in said and "has an older version of wbengine" in said

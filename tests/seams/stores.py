@@ -1,16 +1,13 @@
-"""Stores: where each kind is, what is in it whatever that means, and how it is damaged.
+"""Stores: where each kind is, and what is in it whatever that means.
 
 What a store does is said by `wbengine.persistence.base`, which is public; here is what must be
-known besides to make stores of every kind, and to hurt them.
+known besides to make stores of every kind, and to look into them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +20,9 @@ __all__ = [
     "KINDS",
     "MODULES",
     "Conf",
-    "Harm",
     "Lease",
     "Owner",
     "conf",
-    "damage",
     "left_in",
     "owner",
     "raw",
@@ -127,94 +122,8 @@ def _tables(engine: Any) -> dict[str, list[Any]]:
         }
 
 
-# How it is damaged.
-
-
-@dataclass(frozen=True)
-class Harm:
-    """One damage: where it is done to a copy of the store, and how to undo it."""
-
-    text: str
-    undo: Callable[[], None]
-    #: Whether what was damaged is there still, unchanged.
-    kept: Callable[[], bool]
-
-
-def _spoilt(data: bytes, chance: random.Random) -> tuple[bytes, str]:
-    """Some bytes with one of them flipped, or the end cut off."""
-    at = chance.randrange(len(data))
-    if chance.random() < 0.4:
-        return data[:at], f"cut at {at} of {len(data)}"
-    bit = 1 << chance.randrange(8)
-    return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :], f"byte {at} flipped by {bit}"
-
-
-def damage(conf: Conf, chance: random.Random) -> Harm:
-    """Flip a bit of what is stored, or cut off the end of it, somewhere."""
-    path = _file(conf)
-    if chance.random() < 0.3:
-        return _of_file(path, path.parent, chance)
-    return _of_row(path, chance)
-
-
 def _file(conf: Conf) -> Path:
     """The file of an sqlite database."""
     if conf["connection"] == "dir":
         return Path(conf["path"]) / "flows.db"
     return Path(conf["connection"].removeprefix("sqlite:///"))
-
-
-def _of_file(path: Path, root: Path, chance: random.Random) -> Harm:
-    before = path.read_bytes()
-    after, text = _spoilt(before, chance)
-    path.write_bytes(after)
-
-    def kept() -> bool:
-        if path.suffix in (".sqlite", ".db"):
-            return path.exists()  # the flows that are fine go on in the same file
-        return any(p.is_file() and after in p.read_bytes() for p in root.rglob("*"))
-
-    # What was damaged may have been set aside since.
-    return Harm(f"{path.name}: {text}", lambda: _put_back(path, before), kept)
-
-
-def _put_back(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def _of_row(path: Path, chance: random.Random) -> Harm:
-    """A text in a random row; keys are left alone, as they are what a row is asked for by."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        tables = [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-            if name.startswith("wbe_") and "alembic" not in name and "ledger" not in name
-        ]
-        cells = []
-        for table in sorted(tables):
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            for row in connection.execute(f"SELECT rowid, * FROM {table}"):
-                cells += [
-                    (table, column, row[0], value)
-                    for column, value in zip(columns, row[1:], strict=True)
-                    if isinstance(value, str) and value and not _is_key(column)
-                ]
-        table, column, number, value = chance.choice(cells)
-        data, text = _spoilt(value.encode(), chance)
-        after = data.decode(errors="replace")
-        _set(path, table, column, number, after)
-    return Harm(
-        f"{table}.{column} of row {number}: {text}",
-        lambda: _set(path, table, column, number, value),
-        lambda: True,
-    )
-
-
-def _set(path: Path, table: str, column: str, number: int, value: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, number))
-
-
-def _is_key(column: str) -> bool:
-    return column == "uuid" or column.endswith("_uuid")

@@ -76,8 +76,6 @@ class Counter:
 
     def _count(self, statement: str) -> None:
         head = " ".join(statement.split()[:3])
-        if head.startswith("--"):  # a trigger's
-            return
         if self.sent and self.sent[-1][0] == head:
             self.sent[-1] = head, self.sent[-1][1] + 1
         else:
@@ -216,7 +214,7 @@ def test_older_and_newer_layouts_are_refused(
     path: Path, backend: sql.SQLBackend, damage: Damage
 ) -> None:
     """Older ones until `upgrade` is called; nothing is changed without being asked."""
-    for revision, words in [("0001", r"0001, 0003 is wanted.*upgrade\(\)"), ("0999", "newer")]:
+    for revision, words in [("0001", r"0001, 0004 is wanted.*upgrade\(\)"), ("0999", "newer")]:
         damage("UPDATE wbe_alembic_version SET version_num = ?", revision)
         with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as fresh:
             _refuses_everything(fresh.get_connection(), words)
@@ -241,13 +239,13 @@ def _refuses_everything(connection: base.Connection, words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE wbe_atomdetails SET results = '{' WHERE uuid = ?", "checksum"),
-        ("UPDATE wbe_atomdetails SET results = '{', checksum = NULL WHERE uuid = ?", "JSON|Expect"),
-        ("UPDATE wbe_atomdetails SET name = 'other' WHERE uuid = ?", "checksum"),
-        ("UPDATE wbe_atomdetails SET state = CAST(X'80ff' AS TEXT) WHERE uuid = ?", "checksum"),
-        ("UPDATE wbe_atomdetails SET kind = 'x', checksum = NULL WHERE uuid = ?", "no record"),
-        ("UPDATE wbe_atomdetails SET attempt = 'x' WHERE uuid = ?", "checksum"),
-        ("UPDATE wbe_itemdetails SET value = '\"x\"' WHERE atom_uuid = ?", "checksum"),
+        ("UPDATE wbe_atomdetails SET results = '{' WHERE uuid = ?", "JSON|Expect"),
+        ("UPDATE wbe_atomdetails SET name = CAST(X'80ff' AS TEXT) WHERE uuid = ?", "its name is"),
+        ("UPDATE wbe_atomdetails SET state = 'SUCCES' WHERE uuid = ?", "its state is 'SUCCES'"),
+        ("UPDATE wbe_atomdetails SET kind = 'x' WHERE uuid = ?", "no record"),
+        ("UPDATE wbe_atomdetails SET attempt = 'x' WHERE uuid = ?", "its attempt is 'x'"),
+        ("UPDATE wbe_atomdetails SET more = '[1]' WHERE uuid = ?", "convert"),
+        ("UPDATE wbe_itemdetails SET value = '\"x' WHERE atom_uuid = ?", "string"),
         ("DELETE FROM wbe_itemdetails WHERE item = 0 AND atom_uuid = ?", "Item 1 came before"),
     ],
 )
@@ -277,107 +275,21 @@ def test_a_damaged_row(backend: sql.SQLBackend, damage: Damage, change: str, wor
             next(flows)
 
 
-def test_a_row_that_was_changed_on_purpose(backend: sql.SQLBackend, damage: Damage) -> None:
-    """Without a checksum it is taken as it is."""
+def test_row_that_a_person_changes_is_read_as_it_is_now(
+    backend: sql.SQLBackend, damage: Damage
+) -> None:
     _, (flow,) = keep(backend, "f")
-    change = "UPDATE wbe_atomdetails SET results = '[7]', checksum = NULL WHERE uuid = ?"
+    change = "UPDATE wbe_atomdetails SET results = '[7]' WHERE uuid = ?"
     damage(change, atom_of(flow, "t").uuid)
     with backend.get_connection() as connection:
         assert connection.get_atom_details(atom_of(flow, "t").uuid).results == [7]
 
 
-@pytest.mark.parametrize(
-    ("table", "which", "left"),
-    [
-        ("wbe_flowdetails", "name = 'first'", "logbook"),
-        ("wbe_atomdetails", "name = 't'", "flow_details"),
-        ("wbe_itemdetails", "item = 1", "atom_details"),
-    ],
-)
-def test_a_row_that_cannot_be_found(
-    path: Path, backend: sql.SQLBackend, table: str, which: str, left: str
-) -> None:
-    """As if the index did not lead to it any more: what it belonged to is not read without it."""
-    book, (flow,) = keep(backend, "first")
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"DROP TRIGGER {table}_delete")
-        connection.execute(f"DELETE FROM {table} WHERE {which}")
-    uuids = {"logbook": book, "flow_details": flow, "atom_details": atom_of(flow, "m")}
-    uuid = uuids[left].uuid
-    with pytest.raises(exceptions.CorruptRecord, match=f"rows in {table}") as caught:
-        getattr(backend.get_connection(), f"get_{left}")(uuid)
-    assert caught.value.path.endswith(f"/{uuid}")
-
-
-@pytest.mark.parametrize(
-    ("table", "link"), [("wbe_flowdetails", "book_uuid"), ("wbe_atomdetails", "flow_uuid")]
-)
-def test_an_index_that_leads_elsewhere(
-    path: Path, backend: sql.SQLBackend, table: str, link: str
-) -> None:
-    """Two rows of different parents are found in each other's place: nobody takes one for the
-    other."""
-    found = [keep(backend, "f"), keep(backend, "f")]
-    flows = [flow for _, (flow,) in found]
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        (text,) = connection.execute(
-            "SELECT sql FROM sqlite_master WHERE name = ?", (f"ix_{table}",)
-        ).fetchone()
-        rows = [atom_of(flow, "t") for flow in flows] if "atom" in table else flows
-        parents = flows if "atom" in table else [book for book, _ in found]
-        swapped = (
-            f"CASE uuid WHEN '{rows[0].uuid}' THEN '{parents[1].uuid}'"
-            f" WHEN '{rows[1].uuid}' THEN '{parents[0].uuid}' ELSE {link} END"
-        )
-        connection.execute(f"DROP INDEX ix_{table}")
-        connection.execute(f"CREATE INDEX ix_{table} ON {table} ({swapped})")
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, f"ix_{table}"))
-    backend.engine.dispose()
-    for book, _ in found:
-        with pytest.raises(exceptions.CorruptRecord):
-            backend.get_connection().get_logbook(book.uuid)
-
-
-def test_a_key_that_leads_elsewhere(path: Path, backend: sql.SQLBackend) -> None:
-    """Who asks for one flow is not given another one."""
-    _, (first, second) = keep(backend, "first", "second")
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        swapped = f"CASE uuid WHEN '{first.uuid}' THEN '{second.uuid}' ELSE uuid || 'x' END"
-        connection.execute(f"CREATE UNIQUE INDEX swapped ON wbe_flowdetails ({swapped})")
-        # The key's own index takes over what the other one has.
-        connection.execute(
-            "UPDATE sqlite_master SET rootpage ="
-            " (SELECT rootpage FROM sqlite_master WHERE name = 'swapped')"
-            " WHERE name = 'sqlite_autoindex_wbe_flowdetails_1'"
-        )
-        connection.execute("DELETE FROM sqlite_master WHERE name = 'swapped'")
-    backend.engine.dispose()
-    with pytest.raises(exceptions.CorruptRecord):
-        backend.get_connection().get_flow_details(second.uuid)
-    with pytest.raises(exceptions.NotFound):
-        backend.get_connection().get_flow_details(first.uuid)
-
-
-def test_what_is_removed_is_not_counted(backend: sql.SQLBackend) -> None:
-    """Nothing is left of it."""
-    book, _ = keep(backend, "first", "second")
-    count = sa.text("SELECT COUNT(*) FROM wbe_counts")
-    with backend.engine.connect() as connection:
-        assert connection.scalar(count) == 5
-    backend.get_connection().destroy_logbook(book.uuid)
-    with backend.engine.connect() as connection:
-        assert connection.scalar(count) == 0
-
-
 def test_a_damaged_file(path: Path) -> None:
-    """Whichever bit of it is another one, wherever it ends: an error of ours, or what was
-    written."""
+    """Whichever bit of it is another one, wherever it ends: an error of ours, or a book."""
     with backends.backend(f"sqlite:///{path}") as made:
         assert isinstance(made, sql.SQLBackend)
         book, _ = keep(made, "first", "second")
-        wanted = _picture(made.get_connection().get_logbook(book.uuid))
     whole = path.read_bytes()
     refused = 0
     # Without what is empty: nobody looks there.
@@ -392,29 +304,14 @@ def test_a_damaged_file(path: Path) -> None:
                 for name in os.listdir(path.parent):
                     os.unlink(path.parent / name)
                 path.write_bytes(text)
-                refused += not _reads_right(path, book.uuid, wanted)
+                refused += not _is_read(path, book.uuid)
     assert 50 < refused < len(places) * 2
 
 
-def _reads_right(path: Path, uuid: str, wanted: Any) -> bool:
-    """Whether what is there is what was written; False: one of our errors said otherwise."""
+def _is_read(path: Path, uuid: str) -> bool:
+    """Whether a book is read; False: one of our errors said otherwise."""
     with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
         try:
-            found = backend.get_connection().get_logbook(uuid)
+            return backend.get_connection().get_logbook(uuid).uuid == uuid
         except (exceptions.StorageFailure, exceptions.NotFound):
             return False
-    assert _picture(found) == wanted
-    return True
-
-
-def _picture(book: models.LogBook) -> Any:
-    return {
-        flow.uuid: (
-            flow.to_dict(),
-            {
-                atom.uuid: (atom.to_dict(), [item.to_dict() for item in atom.items or ()])
-                for atom in flow
-            },
-        )
-        for flow in book
-    }

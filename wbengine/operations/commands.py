@@ -83,10 +83,7 @@ def _ask(
     old = _state(backend, uuid)
     with contextlib.closing(backend.get_connection()) as connection:
         holder = _holder(connection, uuid)
-        try:
-            connection.send_command(uuid, commands.FlowCommand(what, reason, by, time.time()))
-        except exceptions.InvalidState as error:
-            raise _deaf(connection, uuid) or error from None
+        connection.send_command(uuid, commands.FlowCommand(what, reason, by, time.time()))
         if wait is not None and holder is not None:
             _await_end(connection, uuid, holder, wait)
     return Asked(old, _state(backend, uuid))
@@ -108,17 +105,6 @@ def _holder(connection: base.Connection, uuid: str) -> int | None:
     """The epoch of the lease of who runs it."""
     lease = connection.get_lease(uuid)
     return None if lease is None or owners.died(lease.owner) else lease.epoch
-
-
-def _deaf(connection: base.Connection, uuid: str) -> exceptions.InvalidState | None:
-    """What to raise if somebody runs it all the same."""
-    lease = connection.get_lease(uuid)
-    if lease is None or owners.died(lease.owner):
-        return None
-    return exceptions.InvalidState(
-        f"Flow {uuid} is run by {owners.in_words(lease.owner)}, which cannot be asked: it has an"
-        " older version of wbengine; interrupt it there"
-    )
 
 
 def _state(backend: base.Backend, uuid: str) -> str:

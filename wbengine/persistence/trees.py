@@ -125,7 +125,7 @@ def record_of(kind: str, tree: Mapping[str, Any]) -> Any:
 def _check(kind: str, told: Mapping[str, Any]) -> None:
     """Refuse what would only be noticed when somebody works with the record."""
     for key in _WORDS[kind]:
-        if not isinstance(told[key], str):
+        if not (isinstance(told[key], str) and _codec_tags.is_text(told[key])):
             raise TypeError(f"its {key} is {told[key]!r:.80}")
     for key, known in _KNOWN[kind].items():
         if told.get(key) is not None and told[key] not in known:

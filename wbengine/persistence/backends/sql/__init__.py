@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wbengine.persistence.backends.sql.backend import SQLBackend
-from wbengine.persistence.backends.sql.connection import SQLConnection
+from wbengine.persistence.backends.sql.backend import SQLBackend, SQLConnection
 
 __all__ = ["SQLBackend", "SQLConnection"]

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _sql
+from wbengine import _sql, exceptions
+from wbengine._crash import crashpoint
 from wbengine._sql import dialects
-from wbengine.persistence import base
-from wbengine.persistence.backends.sql import layout
-from wbengine.persistence.backends.sql.connection import SQLConnection
+from wbengine.persistence import base, leases, models
+from wbengine.persistence import listing as queries
+from wbengine.persistence.backends.sql import layout, listing, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.types.outline import Outline
 
-__all__ = ["SQLBackend"]
+__all__ = ["SQLBackend", "SQLConnection"]
+
+_T = TypeVar("_T")
+
+#: So many flows are asked for at a time: databases take no statements of any length.
+_MOST_UUIDS: Final = 500
 
 
 class SQLBackend(base.Backend):
@@ -107,7 +116,7 @@ class SQLBackend(base.Backend):
             return []
 
         def work(connection: sa.Connection) -> list[str]:
-            found = connection.exec_driver_sql("PRAGMA quick_check").scalars().all()
+            found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
             return [text.replace("\n", "; ") for text in found if text != "ok"]
 
         return _sql.transact(self.engine, "Checking the database", work, write=False)
@@ -121,3 +130,277 @@ class SQLBackend(base.Backend):
 
     def __repr__(self) -> str:
         return f"<SQLBackend {self.options.url.render_as_string()}>"
+
+
+class SQLConnection(base.Connection):
+    """Each call is one transaction on a connection of the backend's pool; none is held between.
+
+    So it may be used by any thread.  A write whose commit was under way when the database went
+    away fails, and may have taken place: it may be written again.
+    """
+
+    def __init__(self, backend: SQLBackend) -> None:
+        self._backend = backend
+        self._sql = backend.statements
+
+    @property
+    def backend(self) -> SQLBackend:
+        return self._backend
+
+    def upgrade(self) -> None:
+        self._backend.upgrade()
+
+    def validate(self) -> None:
+        """Raise if the layout of the tables is not the current one.
+
+        :raises StorageFailure: it is not; the text says which it is, and which is wanted.
+        """
+        layout.check(self._backend.revision())
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
+        return self._read("log book", book_uuid, lambda it: reading.book(it, book_uuid, lazy))
+
+    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
+        if not self._backend.is_there():
+            return iter(())
+        return self._transact("Reading log books", lambda it: reading.books(it, lazy), write=False)
+
+    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
+        return self._read("log book", book_uuid, lambda it: reading.flows(it, book_uuid, lazy))
+
+    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
+        return self._read("flow detail", fd_uuid, lambda it: reading.flow(it, fd_uuid, lazy))
+
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
+        return self._read(
+            "flow detail", flow_uuid, lambda it: reading.changes(it, flow_uuid, since)
+        )
+
+    def find_flows(self, query: queries.Query) -> base.Page:
+        if not self._backend.is_there():
+            return base.Page([], None)
+        return self._transact("Listing flows", lambda it: listing.page(it, query), write=False)
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        def work(connection: sa.Connection) -> Outline | None:
+            row = connection.execute(self._sql.outline, {"flow_uuid": flow_uuid}).first()
+            if row is None:
+                raise reading.missing("flow detail", flow_uuid)
+            if row.outline is None:
+                return None
+            try:
+                return Outline.from_bytes(bytes(row.outline))
+            except exceptions.InvalidFormat as error:
+                path = f"{tables.OUTLINES.name}/{flow_uuid}"
+                raise exceptions.CorruptRecord(
+                    f"{path} is damaged: {error}", path=path, flow=flow_uuid
+                ) from error
+
+        return self._read("flow detail", flow_uuid, work)
+
+    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
+        return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
+
+    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
+        return self._read("flow detail", fd_uuid, lambda it: reading.atoms(it, fd_uuid))
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def save_changes(
+        self,
+        flow: models.FlowDetail,
+        atoms: Iterable[models.AtomDetail],
+        *,
+        flow_row: bool = True,
+        items: base.ItemChanges = base.NO_ITEMS,
+        lease: leases.Lease | None = None,
+    ) -> None:
+        turn = writing.turn_of(flow if flow_row else flow.uuid, atoms, items)
+
+        if lease is not None and self._backend.writes_turns:
+            crashpoint("sql.before-save")
+            if self._write_on_driver(turn, lease):
+                crashpoint("sql.after-commit")
+                return  # else it is refused: the long way tells why
+
+        def work(connection: sa.Connection) -> None:
+            writing.lock(connection, self._sql, flow.uuid, turn.flow, lease)
+            turn.write(connection, self._sql, lease)
+            crashpoint("sql.before-commit")
+
+        crashpoint("sql.before-save")
+        self._transact(f"Saving flow {flow.uuid}", work)
+        crashpoint("sql.after-commit")
+
+    def _write_on_driver(self, turn: writing.Turn, lease: leases.Lease) -> bool:
+        def work(driver: sqlite3.Connection) -> bool:
+            written = writing.write_on_driver(driver, self._sql, turn, lease)
+            crashpoint("sql.before-commit")
+            return written
+
+        self._backend.prepare()
+        return _sql.turn(self._backend.engine, f"Saving flow {lease.flow}", work)
+
+    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
+        def work(connection: sa.Connection) -> models.AtomDetail:
+            writing.put_atom(connection, self._sql, atom_detail)
+            crashpoint("sql.before-atom-commit")
+            return reading.atom(connection, atom_detail.uuid)
+
+        written = self._transact(f"Saving atom {atom_detail.uuid}", work)
+        crashpoint("sql.after-atom-commit")
+        return written
+
+    def save_logbook(self, book: models.LogBook) -> models.LogBook:
+        new = writing.NewBook(book)
+
+        def work(connection: sa.Connection) -> models.LogBook:
+            new.put(connection, self._sql)
+            crashpoint("sql.before-logbook-commit")
+            return reading.book(connection, book.uuid, lazy=False)
+
+        crashpoint("sql.before-logbook")
+        written = self._transact(f"Saving log book {book.uuid}", work)
+        crashpoint("sql.after-logbook-commit")
+        return written
+
+    def destroy_logbook(self, book_uuid: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(self._sql.destroy_book, {"uuid": book_uuid}).rowcount:
+                raise reading.missing("log book", book_uuid)
+            crashpoint("sql.before-removal-commit")
+
+        self._transact(f"Removing log book {book_uuid}", work)
+        crashpoint("sql.after-removal-commit")
+
+    def destroy_flow(self, flow_uuid: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(self._sql.destroy_flow, {"uuid": flow_uuid}).rowcount:
+                raise reading.missing("flow detail", flow_uuid)
+            crashpoint("sql.before-flow-removal-commit")
+
+        self._transact(f"Removing flow {flow_uuid}", work)
+        crashpoint("sql.after-flow-removal-commit")
+
+    def clear_all(self) -> None:
+        self._transact("Removing all log books", lambda it: it.execute(self._sql.clear))
+
+    def save_outline(
+        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
+    ) -> None:
+        told = {"flow_uuid": flow_uuid, "outline": outline.to_bytes()}
+
+        def work(connection: sa.Connection) -> None:
+            if lease is not None:
+                writing.lock(connection, self._sql, flow_uuid, None, lease)
+            else:
+                reading.lease(connection, self._sql, flow_uuid)  # it is there
+            connection.execute(self._sql.put_outline, told)
+            crashpoint("sql.before-outline-commit")
+
+        self._transact(f"Saving the outline of flow {flow_uuid}", work)
+        crashpoint("sql.after-outline-commit")
+
+    # -- leases ---------------------------------------------------------------------------------
+
+    def take_lease(
+        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
+    ) -> leases.Lease:
+        told = {"flow_uuid": flow_uuid, "owner": owner, "seconds": seconds, "dead": dead}
+
+        def work(connection: sa.Connection) -> leases.Lease:
+            if not connection.execute(self._sql.take_lease, told).rowcount:
+                raise writing.refused(connection, self._sql, flow_uuid, None)
+            epoch = reading.lease(connection, self._sql, flow_uuid).lease_epoch
+            crashpoint("sql.before-lease-commit")
+            return leases.Lease(flow_uuid, owner, epoch)
+
+        crashpoint("sql.before-lease")
+        taken = self._transact(f"Taking the lease of flow {flow_uuid}", work)
+        crashpoint("sql.after-lease-commit")
+        return taken
+
+    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        told = {**writing.lease_conditions(lease), "seconds": seconds}
+
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(self._sql.renew_lease, told).rowcount:
+                raise writing.refused(connection, self._sql, lease.flow, lease)
+
+        self._transact(f"Renewing the lease of flow {lease.flow}", work)
+        crashpoint("sql.after-renewal")
+
+    def give_back_lease(self, lease: leases.Lease) -> None:
+        told = writing.lease_conditions(lease)
+        crashpoint("sql.before-give-back")
+        self._transact(
+            f"Giving back the lease of flow {lease.flow}",
+            lambda connection: connection.execute(self._sql.give_back_lease, told),
+        )
+        crashpoint("sql.after-give-back")
+
+    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+        row = self._read(
+            "flow detail", flow_uuid, lambda it: reading.lease(it, self._sql, flow_uuid)
+        )
+        if row.lease_owner is None or row.remaining <= 0:
+            return None
+        return leases.Lease(flow_uuid, row.lease_owner, row.lease_epoch)
+
+    # -- commands -------------------------------------------------------------------------------
+
+    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
+        told = {**writing.lease_conditions(lease), "wish": _text_of(command)}
+
+        def work(connection: sa.Connection) -> bool:
+            heard = bool(connection.execute(self._sql.put_command, told).rowcount)
+            crashpoint("sql.before-wish-commit")
+            return heard
+
+        heard = self._transact(f"Saving a command about flow {lease.flow}", work)
+        crashpoint("sql.after-wish-commit")
+        return heard
+
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
+        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, base.FlowCommand]()
+        if not (asked and self._backend.is_there()):
+            return found
+
+        def work(connection: sa.Connection) -> None:
+            for start in range(0, len(asked), _MOST_UUIDS):
+                some = {"uuids": asked[start : start + _MOST_UUIDS]}
+                for uuid, text, epoch in connection.execute(self._sql.commands, some):
+                    found[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
+
+        self._transact("Looking for commands", work, write=False)
+        return found
+
+    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
+        told = {**writing.lease_conditions(lease), "wish": _text_of(command)}
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._sql.clear_command, told)
+            crashpoint("sql.before-wish-cleared-commit")
+
+        self._transact(f"Forgetting a command about flow {lease.flow}", work)
+        crashpoint("sql.after-wish-cleared-commit")
+
+    # -------------------------------------------------------------------------------------------
+
+    def _read(self, what: str, uuid: str, work: Callable[[sa.Connection], _T]) -> _T:
+        if not self._backend.is_there():
+            raise reading.missing(what, uuid)
+        return self._transact(f"Reading {what} {uuid}", work, write=False)
+
+    def _transact(
+        self, what: str, work: Callable[[sa.Connection], _T], *, write: bool = True
+    ) -> _T:
+        if write:
+            self._backend.prepare()
+        return _sql.transact(self._backend.engine, what, work, write=write)
+
+
+def _text_of(command: base.FlowCommand) -> str:
+    return rows.text_of(command._replace(epoch=0).to_dict())

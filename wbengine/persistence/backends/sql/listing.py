@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from wbengine import states
 from wbengine._sql import dialects
 from wbengine.persistence import base, histories, listing, models
-from wbengine.persistence.backends.sql import shapes, tables
+from wbengine.persistence.backends.sql import rows, tables
 
 __all__ = ["page"]
 
@@ -36,17 +36,17 @@ def page(connection: sa.Connection, query: listing.Query) -> base.Page:
         return base.Page([], None)
     statement, told = _statement(connection.dialect.name, query)
     found = [dict(row) for row in connection.execute(statement, told).mappings()]
-    rows = found[: query.limit]
-    counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in rows}
-    if rows:
+    listed = found[: query.limit]
+    counts: dict[str, dict[str, int]] = {row["uuid"]: {} for row in listed}
+    if listed:
         asked = {"uuids": list(counts), "task": models.TaskDetail.kind, "injector": models.INJECTOR}
         for uuid, state, count in connection.execute(_COUNTS, asked):
             of_flow, state = counts[uuid], state or states.PENDING
             of_flow[state] = of_flow.get(state, 0) + count
     after = None
-    if len(found) > len(rows):
-        after = str(listing.Place(rows[-1]["created"], rows[-1]["id"]))
-    return base.Page([_row(row, counts[row["uuid"]]) for row in rows], after)
+    if len(found) > len(listed):
+        after = str(listing.Place(listed[-1]["created"], listed[-1]["id"]))
+    return base.Page([_row(row, counts[row["uuid"]]) for row in listed], after)
 
 
 def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[str, Any]]:
@@ -74,7 +74,7 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
         told["states"] = list(query.states)
     if query.name is not None:
         conditions.append(f"{_POSITION[dialect].format('f.name', ':name')} > 0")
-        told["name"] = shapes.kept(query.name)
+        told["name"] = rows.kept(query.name)
     if query.since is not None:
         conditions.append("f.created >= :since")
         told["since"] = query.since

@@ -7,10 +7,11 @@ from typing import Final
 import sqlalchemy as sa
 
 from wbengine._sql import dialects
-from wbengine.persistence.backends.sql import shapes, tables
+from wbengine.persistence.backends.sql import rows, tables
 
 __all__ = ["Statements"]
 
+_BOOKS: Final = tables.BOOKS.name
 _FLOWS: Final = tables.FLOWS.name
 _ATOMS: Final = tables.ATOMS.name
 _ITEMS: Final = tables.ITEMS.name
@@ -18,9 +19,6 @@ _OUTLINES: Final = tables.OUTLINES.name
 
 #: The first insertion decides where a record belongs.
 _FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth")
-
-
-_OURS: Final = "(lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
 
 
 class Statements:
@@ -33,81 +31,72 @@ class Statements:
     def __init__(self, dialect: str) -> None:
         now = dialects.now(dialect)
         lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        flow = "WHERE uuid = :flow_uuid"
+        ours = f"{flow} AND (lease_owner = :lease_owner AND lease_epoch = :lease_epoch)"
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
-        flow = f"FROM {_FLOWS} WHERE uuid = :flow_uuid"
 
-        self.put_book = self._upsert(dialect, shapes.BOOK)
-        self.put_flow = self._upsert(
-            dialect, shapes.FLOW, "book_uuid", "created", "birth", "updated", updated=now
+        self.put_book = _upsert(dialect, rows.BOOK)
+        self.put_flow = _upsert(
+            dialect, rows.FLOW, "book_uuid", "created", "birth", "updated", updated=now
         )
-        self.put_atoms = self._upsert(dialect, shapes.ATOM, "changed")
-        self.put_items = self._upsert(dialect, shapes.ITEM, "changed")
+        self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
+        self.put_items = _upsert(dialect, rows.ITEM, "changed")
         self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")
-        self.put_outline = dialects.upsert(
-            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
-        )
         self.forget_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )
-
-        news = ", ".join(
-            f"{name} = :{name}" for name in shapes.FLOW.columns if name not in shapes.FLOW.keys
-        )
-        news += f", updated = {now}"
-        self.write_ours = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {_OURS}")
-        self.write_free = sa.text(f"UPDATE {_FLOWS} SET {news} WHERE uuid = :flow_uuid AND {free}")
-        self.lock_ours = sa.text(f"SELECT 1 {flow} AND {_OURS}{lock}")
-        self.lock_free = sa.text(f"SELECT 1 {flow} AND {free}{lock}")
-
-        #: `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
-        self.lease = sa.text(
-            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining {flow}"
-        )
-
+        news = [f"{name} = :{name}" for name in rows.FLOW.columns if name not in rows.FLOW.keys]
+        write = f"UPDATE {_FLOWS} SET {', '.join(news)}, updated = {now}"
+        self.write_ours = sa.text(f"{write} {ours}")
+        self.write_free = sa.text(f"{write} {flow} AND {free}")
+        self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {ours}{lock}")
+        self.lock_free = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND {free}{lock}")
         self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
         self.flow_for_update = sa.text(
-            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')}"
-            f" WHERE uuid = :flow_uuid{lock}"
+            f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')} {flow}{lock}"
         )
+        self.home_of_atom = sa.text(f"SELECT flow_uuid FROM {_ATOMS} WHERE uuid = :uuid")
+        self.destroy_book = sa.text(f"DELETE FROM {_BOOKS} WHERE uuid = :uuid")
+        self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} WHERE uuid = :uuid")
+        self.clear = sa.text(f"DELETE FROM {_BOOKS}")
 
-        self._about_leases(now, free)
-        self._about_wishes(now)
-
-    def _about_leases(self, now: str, free: str) -> None:
-        lease = (
-            f"lease_owner = :owner, lease_until = {now} + :seconds, updated = {now}, wish = NULL"
+        # `remaining` is NULL where nobody holds the lease, and 0 or less where its time is over.
+        self.lease = sa.text(
+            f"SELECT lease_owner, lease_epoch, lease_until - {now} AS remaining"
+            f" FROM {_FLOWS} {flow}"
         )
-        # First what is told by the epoch before: MySQL takes one after the other.
-        epochs = "wish_epoch = lease_epoch + 1, lease_epoch = lease_epoch + 1"
         self.take_lease = sa.text(
-            f"UPDATE {_FLOWS} SET {lease}, {epochs}"
-            f" WHERE uuid = :flow_uuid AND ({free} OR lease_epoch = :dead)"
+            f"UPDATE {_FLOWS} SET lease_owner = :owner, lease_until = {now} + :seconds,"
+            f" lease_epoch = lease_epoch + 1, wish = NULL, updated = {now}"
+            f" {flow} AND ({free} OR lease_epoch = :dead)"
         )
         self.renew_lease = sa.text(
-            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now}"
-            f" WHERE uuid = :flow_uuid AND {_OURS}"
+            f"UPDATE {_FLOWS} SET lease_until = {now} + :seconds, updated = {now} {ours}"
         )
         self.give_back_lease = sa.text(
             f"UPDATE {_FLOWS} SET lease_owner = NULL, lease_until = NULL, wish = NULL,"
-            f" updated = {now} WHERE uuid = :flow_uuid AND {_OURS}"
+            f" updated = {now} {ours}"
         )
 
-    def _about_wishes(self, now: str) -> None:
-        self.put_wish = sa.text(
-            f"UPDATE {_FLOWS} SET wish = :wish"
-            f" WHERE uuid = :flow_uuid AND {_OURS} AND lease_until > {now}"
-            " AND wish_epoch = lease_epoch"
+        self.put_command = sa.text(
+            f"UPDATE {_FLOWS} SET wish = :wish {ours} AND lease_until > {now}"
         )
-        self.clear_wish = sa.text(
-            f"UPDATE {_FLOWS} SET wish = NULL WHERE uuid = :flow_uuid AND {_OURS} AND wish = :wish"
-        )
-        self.wishes = sa.text(
-            f"SELECT uuid, wish, wish_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
-            " AND wish IS NOT NULL AND lease_owner IS NOT NULL AND wish_epoch = lease_epoch"
+        self.clear_command = sa.text(f"UPDATE {_FLOWS} SET wish = NULL {ours} AND wish = :wish")
+        self.commands = sa.text(
+            f"SELECT uuid, wish, lease_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
+            " AND wish IS NOT NULL AND lease_owner IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
-    @staticmethod
-    def _upsert(dialect: str, shape: shapes.Shape, *beside: str, **given: str) -> sa.TextClause:
-        columns = (*shape.columns, *beside)
-        keys = [name for name in shape.keys if name not in _FIRST]
-        return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST, given=given)
+        self.outline = sa.text(
+            f"SELECT o.outline FROM {_FLOWS} f LEFT JOIN {_OUTLINES} o ON o.flow_uuid = f.uuid"
+            " WHERE f.uuid = :flow_uuid"
+        )
+        self.put_outline = dialects.upsert(
+            dialect, _OUTLINES, ["flow_uuid", "outline"], ["flow_uuid"]
+        )
+
+
+def _upsert(dialect: str, shape: rows.Shape, *beside: str, **given: str) -> sa.TextClause:
+    columns = (*shape.columns, *beside)
+    keys = [name for name in shape.keys if name not in _FIRST]
+    return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST, given=given)

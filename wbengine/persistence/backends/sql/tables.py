@@ -2,7 +2,7 @@
 
 Every table has the identity of its rows and the plain fields of a record as columns, for people and
 their queries; values of users are JSON texts by the typed codec.  What has no column of its own is
-in `more`.  `checksum` is that of all of these; it may be NULL: then it is not looked at.
+in `more`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ BOOKS: Final = sa.Table(
     _text("created_at"),
     _text("updated_at"),
     _text("more"),
-    sa.Column("checksum", sa.BigInteger),
     sa.UniqueConstraint("uuid", name="uq_wbe_logbooks"),
     **dialects.TABLE,
 )
@@ -75,14 +74,12 @@ FLOWS: Final = sa.Table(
     _text("state"),
     _text("meta"),
     _text("more"),
-    sa.Column("checksum", sa.BigInteger),
     # Who runs the flow (NULL: nobody), and until when on the database's clock (unix seconds).
     _text("lease_owner"),
     _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
-    # The command about the run of that lease, whose owner obeys commands if this is its epoch.
+    # The command about the run of that lease.
     _text("wish"),
-    sa.Column("wish_epoch", sa.BigInteger),
     # For lists (unix seconds): when its record was made, and when the row was written last.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
@@ -92,6 +89,7 @@ FLOWS: Final = sa.Table(
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
     sa.Index("ix_wbe_flowdetails", "book_uuid"),
     sa.Index("ix_wbe_flowdetails_created", "created", "id"),
+    sa.Index("ix_wbe_flowdetails_state", "state", "created", "id", mysql_length={"state": 16}),
     **dialects.TABLE,
 )
 
@@ -114,7 +112,6 @@ ATOMS: Final = sa.Table(
     _text("revert_results"),
     _text("revert_failure"),
     _text("more"),
-    sa.Column("checksum", sa.BigInteger),
     # In which of the flow's turns it, or one of its items, was written last.
     _count("changed"),
     sa.UniqueConstraint("uuid", name="uq_wbe_atomdetails"),
@@ -135,7 +132,6 @@ ITEMS: Final = sa.Table(
     _text("results"),
     _text("failure"),
     _text("more"),
-    sa.Column("checksum", sa.BigInteger),
     _count("changed"),
     sa.PrimaryKeyConstraint("atom_uuid", "attempt", "item", name="pk_wbe_itemdetails"),
     _inside("wbe_itemdetails", "atom_uuid", "wbe_atomdetails"),

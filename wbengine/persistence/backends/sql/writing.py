@@ -1,21 +1,25 @@
-"""Writing records; each function is part of a transaction of its caller."""
+"""Writing records; each function is part of a transaction of its caller.
+
+Who changes what belongs to a flow locks the flow's row first: so nobody takes its lease meanwhile.
+"""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from wbengine import exceptions
 from wbengine.persistence import base, leases, models, trees
-from wbengine.persistence.backends.sql import leasing, reading, shapes
+from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
-__all__ = ["Changes", "book_row", "changes", "flow_row", "write", "write_turn"]
+__all__ = ["NewBook", "Turn", "lease_conditions", "lock", "put_atom", "turn_of", "write_on_driver"]
 
 #: More than one process writes; and so many flows are not run that the column would be too narrow.
 _TURNS_PER_LEASE: Final = 1 << 36
@@ -23,110 +27,183 @@ _TURNS_PER_LEASE: Final = 1 << 36
 _turns: Final = itertools.count(1)
 
 
-@dataclass
-class Changes:
+@dataclass(slots=True)
+class Turn:
     """Rows to write: of one flow, of its atoms, and of their items."""
 
     flow_uuid: str
-    flow: shapes.Row | None = None
-    atoms: list[shapes.Row] = field(default_factory=list)
-    items: list[shapes.Row] = field(default_factory=list)
+    flow: rows.Row | None = None
+    atoms: list[rows.Row] = field(default_factory=list)
+    items: list[rows.Row] = field(default_factory=list)
     #: Attempts that begin: items of any others are not needed any more.
-    begun: list[shapes.Row] = field(default_factory=list)
-    #: Atoms of which only items changed.
-    touched: list[shapes.Row] = field(default_factory=list)
+    begun: list[rows.Row] = field(default_factory=list)
+
+    def parts(
+        self, statements: Statements, number: int
+    ) -> Iterator[tuple[sa.TextClause, list[rows.Row]]]:
+        """What there is to write besides the flow's row, in this order, as turn `number`."""
+        for row in (*self.atoms, *self.items):
+            row["changed"] = number
+        # Those of which only items changed.
+        touched = {row["atom_uuid"] for row in self.items} - {row["uuid"] for row in self.atoms}
+        parts = (
+            (statements.put_atoms, self.atoms),
+            (statements.forget_items, self.begun),
+            (statements.put_items, self.items),
+            (statements.touch_atoms, [{"uuid": u, "changed": number} for u in sorted(touched)]),
+        )
+        return ((statement, found) for statement, found in parts if found)
+
+    def write(
+        self, connection: sa.Connection, statements: Statements, lease: leases.Lease | None = None
+    ) -> None:
+        """Write what is in a flow that is locked, each kind of row with one statement."""
+        if not (self.atoms or self.items):
+            return
+        if lease is not None:
+            number = _number(lease)
+        else:
+            number = 1 + reading.latest_turn(connection, self.flow_uuid)
+        for statement, found in self.parts(statements, number):
+            connection.execute(statement, found)
 
 
-def book_row(book: models.LogBook) -> shapes.Row:
-    return shapes.BOOK.row(trees.tree_of(book))
-
-
-def flow_row(flow: models.FlowDetail, book_uuid: str | None = None) -> shapes.Row:
-    """Its book need be told only where the row may be new."""
-    row = shapes.FLOW.row(trees.tree_of(flow))
-    beside = {"created": flow.created or 0.0, "birth": secrets.randbits(62)}
-    return {**row, "book_uuid": book_uuid, **beside}
-
-
-def changes(
-    flow_uuid: str, atoms: Iterable[models.AtomDetail], items: base.ItemChanges = base.NO_ITEMS
-) -> Changes:
+def turn_of(
+    flow: models.FlowDetail | str,
+    atoms: Iterable[models.AtomDetail],
+    items: base.ItemChanges = base.NO_ITEMS,
+    book_uuid: str | None = None,
+) -> Turn:
     """Make the rows of records: before the transaction, for it takes the most time, and may fail.
+
+    The flow's own row is among them unless only its uuid is told; its book need be told only where
+    that row may be new.
 
     :raises NotEncodable: a value cannot be kept.
     :raises InvalidFormat: a uuid cannot.
     """
-    made = Changes(flow_uuid)
+    made = Turn(flow) if isinstance(flow, str) else Turn(flow.uuid, _flow_row(flow, book_uuid))
     for atom in atoms:
         tree = trees.tree_of(atom)
-        made.atoms.append(shapes.ATOM.row(tree, flow_uuid=flow_uuid, kind=atom.kind))
+        made.atoms.append(rows.ATOM.row(tree, flow_uuid=made.flow_uuid, kind=atom.kind))
         if atom.items is not None and items.get(atom.uuid):
             made.begun.append({"atom_uuid": atom.uuid, "attempt": atom.items.attempt})
     for atom_uuid, changed in items.items():
         for item in changed:
             tree = trees.tree_of(item)
             index = tree.pop("index")
-            made.items.append(shapes.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
+            made.items.append(rows.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
     return made
 
 
-def write(
-    connection: sa.Connection,
-    statements: Statements,
-    changed: Changes,
-    lease: leases.Lease | None = None,
-) -> None:
-    """Write rows, each kind with one statement, as the next turn of a flow that is locked.
-
-    Under a lease the number of the turn is known: nobody else writes, and later ones are higher.
-    """
-    if not (changed.atoms or changed.items):
-        return
-    if lease is not None:
-        _number(changed, lease.epoch * _TURNS_PER_LEASE + next(_turns))
-    else:
-        _number(changed, 1 + reading.latest_turn(connection, changed.flow_uuid))
-    for statement, rows in _parts(statements, changed):
-        connection.execute(statement, rows)
-
-
-def write_turn(
-    driver: sqlite3.Connection, statements: Statements, changed: Changes, lease: leases.Lease
+def write_on_driver(
+    driver: sqlite3.Connection, statements: Statements, turn: Turn, lease: leases.Lease
 ) -> bool:
-    """A turn under a lease, on the driver's own connection to sqlite: a third of the time.
+    """Write a turn under a lease on the driver's own connection to sqlite: a third of the time.
 
     False: `lease` is not the flow's latest one, and nothing is written.
     """
-    told = leasing.conditions(lease)
-    if changed.flow is not None:
-        row = {**changed.flow, **told}
-        if not driver.execute(statements.write_ours.text, row).rowcount:
+    told = lease_conditions(lease)
+    if turn.flow is not None:
+        if not driver.execute(statements.write_ours.text, {**turn.flow, **told}).rowcount:
             return False
     elif driver.execute(statements.lock_ours.text, told).fetchone() is None:
         return False
-    _number(changed, lease.epoch * _TURNS_PER_LEASE + next(_turns))
-    for statement, rows in _parts(statements, changed):
-        driver.executemany(statement.text, rows)
+    for statement, found in turn.parts(statements, _number(lease)):
+        driver.executemany(statement.text, found)
     return True
 
 
-def _number(changed: Changes, turn: int) -> None:
-    for row in (*changed.atoms, *changed.items):
-        row["changed"] = turn
-    if changed.items:
-        own = {row["uuid"] for row in changed.atoms}
-        touched = {row["atom_uuid"] for row in changed.items} - own
-        changed.touched = [{"uuid": uuid, "changed": turn} for uuid in sorted(touched)]
+def lock(
+    connection: sa.Connection,
+    statements: Statements,
+    flow_uuid: str,
+    row: Mapping[str, Any] | None,
+    lease: leases.Lease | None,
+) -> None:
+    """Make sure that the flow's row may be changed, until the transaction ends, and write it.
+
+    :raises LeaseLost: not under this lease.
+    :raises FlowBusy: without one, and somebody runs the flow.
+    :raises NotFound: without one, and the flow is not kept.
+    """
+    told = {"flow_uuid": flow_uuid} if lease is None else lease_conditions(lease)
+    if row is not None:
+        statement = statements.write_free if lease is None else statements.write_ours
+        may = connection.execute(statement, {**row, **told}).rowcount
+    else:
+        statement = statements.lock_free if lease is None else statements.lock_ours
+        may = connection.execute(statement, told).first() is not None
+    if not may:
+        raise refused(connection, statements, flow_uuid, lease)
 
 
-def _parts(
-    statements: Statements, changed: Changes
-) -> Iterator[tuple[sa.TextClause, list[shapes.Row]]]:
-    """What there is to write, in this order."""
-    parts = (
-        (statements.put_atoms, changed.atoms),
-        (statements.forget_items, changed.begun),
-        (statements.put_items, changed.items),
-        (statements.touch_atoms, changed.touched),
-    )
-    return ((statement, rows) for statement, rows in parts if rows)
+def refused(
+    connection: sa.Connection, statements: Statements, flow_uuid: str, lease: leases.Lease | None
+) -> exceptions.WbengineException:
+    """Why the flow may not be changed under this lease, or without one."""
+    try:
+        row = reading.lease(connection, statements, flow_uuid)
+    except exceptions.NotFound as error:
+        return error if lease is None else leases.lost(lease, kept=False)
+    if lease is not None:
+        return leases.lost(lease, row.lease_owner)
+    # Its time may have ended since the refusal: that is told all the same.
+    held = leases.Lease(flow_uuid, row.lease_owner or "", row.lease_epoch)
+    return leases.busy(held, max(0.0, row.remaining or 0.0))
+
+
+def lease_conditions(lease: leases.Lease) -> dict[str, object]:
+    """What a statement asks of the row of a flow for this lease."""
+    return {"flow_uuid": lease.flow, "lease_owner": lease.owner, "lease_epoch": lease.epoch}
+
+
+def put_atom(connection: sa.Connection, statements: Statements, detail: models.AtomDetail) -> None:
+    """Write an atom that is kept already, with its items."""
+    home = connection.scalar(statements.home_of_atom, {"uuid": detail.uuid})
+    if home is None:
+        raise reading.missing("atom detail", detail.uuid)
+    lock(connection, statements, home, None, None)
+    turn_of(home, [detail], base.items_of([detail])).write(connection, statements)
+
+
+class NewBook:
+    """A book to be written."""
+
+    def __init__(self, book: models.LogBook) -> None:
+        self._book = book
+        # Before the transaction: what cannot be kept is found out here.
+        self._row = rows.BOOK.row(trees.tree_of(book))
+        self._turns = [turn_of(flow, flow, base.items_of(flow), book.uuid) for flow in book]
+
+    def put(self, connection: sa.Connection, statements: Statements) -> None:
+        """Write it, and of its flows those that nobody runs, or ran since they were read."""
+        book = self._book
+        kept = reading.first(connection, statements.book_for_update, uuid=book.uuid)
+        row = self._row
+        if kept is not None:
+            merged: models.LogBook = rows.BOOK.record(trees.BOOK, kept)
+            merged.merge(book.copy(retain_contents=False))
+            row = rows.BOOK.row(trees.tree_of(merged))
+        connection.execute(statements.put_book, row)
+        for flow, turn in zip(book, self._turns, strict=True):
+            kept = reading.first(connection, statements.flow_for_update, flow_uuid=flow.uuid)
+            if kept is not None:
+                if kept["lease_epoch"] != flow.epoch or (kept["remaining"] or 0) > 0:
+                    continue
+                of_flow: models.FlowDetail = rows.FLOW.record(trees.FLOW, kept, flow.uuid)
+                of_flow.merge(flow.copy(retain_contents=False))
+                turn.flow = _flow_row(of_flow, kept["book_uuid"])
+            connection.execute(statements.put_flow, turn.flow)
+            turn.write(connection, statements)
+
+
+def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
+    row = rows.FLOW.row(trees.tree_of(flow))
+    beside = {"created": flow.created or 0.0, "birth": secrets.randbits(62)}
+    return {**row, "book_uuid": book_uuid, **beside}
+
+
+def _number(lease: leases.Lease) -> int:
+    """That of a turn under a lease: nobody else writes, and those of later leases are higher."""
+    return lease.epoch * _TURNS_PER_LEASE + next(_turns)

@@ -9,7 +9,7 @@ from alembic import op
 
 from wbengine._sql import dialects
 
-__all__ = ["add_column", "add_index", "count_rows", "create_table"]
+__all__ = ["add_column", "add_index", "create_table", "drop_column"]
 
 
 def create_table(name: str, *parts: Any) -> None:
@@ -25,33 +25,15 @@ def add_column(table: str, column: sa.Column[Any]) -> None:
         op.add_column(table, column)
 
 
-def add_index(name: str, table: str, columns: list[str]) -> None:
+def add_index(name: str, table: str, columns: list[str], **options: Any) -> None:
     """Add an index to a table, unless it is there."""
     present = sa.inspect(op.get_bind()).get_indexes(table)
     if name not in {known["name"] for known in present}:
-        op.create_index(name, table, columns)
+        op.create_index(name, table, columns, **options)
 
 
-def count_rows(table: str, link: str) -> None:
-    """Have sqlite count the rows of a table by `link` from now on; see `counting`."""
-    bind = op.get_bind()
-    if bind.dialect.name != dialects.SQLITE:
-        return
-    create_table(
-        "wbe_counts",
-        sa.Column("family_uuid", dialects.TEXT, primary_key=True),
-        sa.Column("kept", sa.BigInteger, nullable=False),
-    )
-    bind.exec_driver_sql(
-        f"INSERT INTO wbe_counts (family_uuid, kept)"
-        f" SELECT '{table}/' || {link}, COUNT(*) FROM {table} GROUP BY {link}"
-    )
-    for event, row, step in (("INSERT", "NEW", "+ 1"), ("DELETE", "OLD", "- 1")):
-        key = f"'{table}/' || {row}.{link}"
-        bind.exec_driver_sql(
-            f"CREATE TRIGGER {table}_{event.lower()} AFTER {event} ON {table} BEGIN"
-            f" INSERT OR IGNORE INTO wbe_counts (family_uuid, kept) VALUES ({key}, 0);"
-            f" UPDATE wbe_counts SET kept = kept {step} WHERE family_uuid = {key};"
-            f" DELETE FROM wbe_counts WHERE family_uuid = {key} AND kept = 0;"
-            " END"
-        )
+def drop_column(table: str, name: str) -> None:
+    """Drop a column of a table, if it is there."""
+    present = sa.inspect(op.get_bind()).get_columns(table)
+    if name in {known["name"] for known in present}:
+        op.drop_column(table, name)

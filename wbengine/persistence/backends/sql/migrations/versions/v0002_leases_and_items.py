@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
+from alembic import op
 
 from wbengine._sql import dialects
 from wbengine.persistence.backends.sql.migrations import steps
@@ -43,4 +44,29 @@ def upgrade() -> None:
         ("wbe_atomdetails", "flow_uuid"),
         ("wbe_itemdetails", "atom_uuid"),
     ):
-        steps.count_rows(table, link)
+        _count_rows(table, link)
+
+
+def _count_rows(table: str, link: str) -> None:
+    """Have sqlite count the rows of a table by `link` from now on."""
+    bind = op.get_bind()
+    if bind.dialect.name != dialects.SQLITE:
+        return
+    steps.create_table(
+        "wbe_counts",
+        sa.Column("family_uuid", dialects.TEXT, primary_key=True),
+        sa.Column("kept", sa.BigInteger, nullable=False),
+    )
+    bind.exec_driver_sql(
+        f"INSERT INTO wbe_counts (family_uuid, kept)"
+        f" SELECT '{table}/' || {link}, COUNT(*) FROM {table} GROUP BY {link}"
+    )
+    for event, row, step in (("INSERT", "NEW", "+ 1"), ("DELETE", "OLD", "- 1")):
+        key = f"'{table}/' || {row}.{link}"
+        bind.exec_driver_sql(
+            f"CREATE TRIGGER {table}_{event.lower()} AFTER {event} ON {table} BEGIN"
+            f" INSERT OR IGNORE INTO wbe_counts (family_uuid, kept) VALUES ({key}, 0);"
+            f" UPDATE wbe_counts SET kept = kept {step} WHERE family_uuid = {key};"
+            f" DELETE FROM wbe_counts WHERE family_uuid = {key} AND kept = 0;"
+            " END"
+        )

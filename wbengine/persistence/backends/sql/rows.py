@@ -1,11 +1,13 @@
-"""Records as rows of tables, and rows as records."""
+"""Records as rows of tables, and rows as records.
+
+A field of a record has a column of its own where its table has one of that name: values of users
+and failures as JSON, anything else as it is.  The rest is in `more`.
+"""
 
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -21,15 +23,14 @@ __all__ = ["ATOM", "BOOK", "FLOW", "ITEM", "Row", "Shape", "kept", "text_of"]
 Row = dict[str, Any]
 
 _ENCODE_ASCII: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_BETWEEN: Final = "\x1f"
-#: Columns that are not of the record: who writes it need not know them.
+_PACKED: Final = ("meta", "value", "results", "failure", "revert_results", "revert_failure")
+#: Columns that are not of the record.
 _BESIDE: Final = (
-    "id", "book_uuid", "lease_owner", "lease_epoch", "lease_until", "wish", "wish_epoch", "created",
-    "updated", "birth", "changed",
+    "id", "book_uuid", "lease_owner", "lease_epoch", "lease_until", "wish", "created", "updated",
+    "birth", "changed", "more",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class Shape:
     """Which fields of a record have columns of their own, and of what kind.
 
@@ -38,15 +39,14 @@ class Shape:
     which counts.
     """
 
-    table: str
-    keys: tuple[str, ...]
-    plain: tuple[str, ...]
-    packed: tuple[str, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All that a record says of itself."""
-        return (*self.keys, *self.plain, *self.packed, "more", "checksum")
+    def __init__(self, table: sa.Table, *keys: str) -> None:
+        columns = [column.name for column in table.columns if column.name not in _BESIDE]
+        self.table: Final = table.name
+        self.keys: Final = keys
+        self.packed: Final = tuple(name for name in columns if name in _PACKED)
+        self.plain: Final = tuple(name for name in columns if name not in (*keys, *_PACKED))
+        #: All that a record says of itself.
+        self.columns: Final = (*keys, *self.plain, *self.packed, "more")
 
     def row(self, tree: Mapping[str, Any], **identity: Any) -> Row:
         """The row of what `trees.tree_of` said.
@@ -72,26 +72,7 @@ class Shape:
             # An empty `meta` is none; an empty result is one.
             row[name] = None if value is None or (name == "meta" and not value) else text_of(value)
         row["more"] = text_of(rest) if rest else None
-        row["checksum"] = self._checksum(row)
         return row
-
-    def tree(self, row: Mapping[str, Any]) -> trees.Tree:
-        """What the row was made from.
-
-        :raises ValueError: it is damaged.
-        """
-        if row["checksum"] is not None and row["checksum"] != self._checksum(row):
-            raise ValueError(
-                "its checksum is wrong (set it to NULL if the row was changed on purpose)"
-            )
-        tree = {name: row[name] for name in (*self.keys, *self.plain) if row[name] is not None}
-        for name in self.packed:
-            text = row[name]
-            if text is not None:
-                tree[name] = json.loads(text)
-        if row["more"] is not None:
-            tree.update(json.loads(row["more"]))
-        return tree
 
     def record(
         self, kind: str, row: Mapping[str, Any], flow: str | None = None, **identity: Any
@@ -101,7 +82,12 @@ class Shape:
         :raises CorruptRecord: it holds none.
         """
         try:
-            return trees.record_of(kind, {**self.tree(row), **identity})
+            tree = {name: row[name] for name in (*self.keys, *self.plain) if row[name] is not None}
+            for name in (*self.packed, "more"):
+                if row[name] is not None:
+                    told = json.loads(row[name])
+                    tree.update(told if name == "more" else {name: told})
+            return trees.record_of(kind, {**tree, **identity})
         except (ValueError, TypeError, exceptions.InvalidFormat) as error:
             raise self.damaged(row, error, flow) from error
 
@@ -115,15 +101,6 @@ class Shape:
         return exceptions.CorruptRecord(
             f"{path} is damaged: {first}; it was left as it is", path=path, flow=flow
         )
-
-    def _checksum(self, row: Mapping[str, Any]) -> int:
-        """Of all that was given to the database; columns that come later are empty in old rows."""
-        told = [
-            f"{name}={row[name]}"
-            for name in (*self.keys, *self.plain, *self.packed, "more")
-            if row[name] is not None
-        ]
-        return zlib.crc32(_BETWEEN.join(told).encode("utf-8", "surrogateescape"))
 
 
 def text_of(value: Any) -> str:
@@ -155,17 +132,7 @@ def _key(name: str, value: Any) -> str:
     return value
 
 
-def _shape(table: sa.Table, keys: Iterable[str], packed: Iterable[str]) -> Shape:
-    known = (*keys, *packed, *_BESIDE, "more", "checksum")
-    plain = [column.name for column in table.columns if column.name not in known]
-    return Shape(table.name, tuple(keys), tuple(plain), tuple(packed))
-
-
-_RESULTS: Final = ("results", "failure", "revert_results", "revert_failure")
-
-BOOK: Final = _shape(tables.BOOKS, ["uuid"], ["meta"])
-FLOW: Final = _shape(tables.FLOWS, ["uuid"], ["meta"])
-ATOM: Final = _shape(tables.ATOMS, ["uuid", "flow_uuid"], ["meta", *_RESULTS])
-ITEM: Final = _shape(
-    tables.ITEMS, ["atom_uuid", "attempt", "item"], ["value", "results", "failure"]
-)
+BOOK: Final = Shape(tables.BOOKS, "uuid")
+FLOW: Final = Shape(tables.FLOWS, "uuid")
+ATOM: Final = Shape(tables.ATOMS, "uuid", "flow_uuid")
+ITEM: Final = Shape(tables.ITEMS, "atom_uuid", "attempt", "item")
