@@ -16,7 +16,7 @@ from wbengine import _codec, _names, arguments, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
-from wbengine.persistence import _lock, atom_details, base, leases, models, owners, writer
+from wbengine.persistence import _lock, base, leases, models, owners, writer
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -31,8 +31,8 @@ __all__ = [
 
 #: Keys of an atom's `meta`: what was injected for it to stay, and how far it is.
 META_INJECTED: Final = "injected"
-META_PROGRESS: Final = atom_details.META_PROGRESS
-META_PROGRESS_DETAILS: Final = atom_details.META_PROGRESS_DETAILS
+META_PROGRESS: Final = models.META_PROGRESS
+META_PROGRESS_DETAILS: Final = models.META_PROGRESS_DETAILS
 
 #: States of an atom in which there is something to `get`: a result or a failure.
 STATES_WITH_RESULTS: Final = (

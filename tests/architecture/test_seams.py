@@ -30,10 +30,9 @@ SEAMS: dict[str, tuple[str, ...]] = {
         "wbengine.engines.worker_based.worker_side",
     ),
     "stores": (
-        "wbengine.persistence.attempts",
+        "wbengine.persistence.history",
         "wbengine.persistence.backends.directory",
         "wbengine.persistence.backends.memory",
-        "wbengine.persistence.backends.memory_turns",
         "wbengine.persistence.backends.sql",
         "wbengine.persistence.lease_renewer",
         "wbengine.persistence.leases",

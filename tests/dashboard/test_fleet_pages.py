@@ -16,7 +16,7 @@ from tests.dashboard.site import PATIENCE
 from tests.support import workers
 from wbengine import engines, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import base, notes
+from wbengine.persistence import base, models
 from wbengine.views.fleet import Fleet
 
 GO = threading.Event()
@@ -109,7 +109,7 @@ def test_a_worker_and_what_it_works_on(browser: TestClient) -> None:
 
 def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: TestClient) -> None:
     flow = linear_flow.Flow("lost").add(story.Fine("nobody knows how"))
-    detail = base.create_flow_detail(flow, backend=kept.backend, meta={notes.ENGINE: "workers"})
+    detail = base.create_flow_detail(flow, backend=kept.backend, meta={models.ENGINE: "workers"})
     engine = engines.load(
         flow, flow_detail=detail, backend=kept.backend,
         engine="workers", url=url, exchange="town", topics=["bakery"],

@@ -14,7 +14,7 @@ from tests.dashboard.conftest import client
 from tests.support.workers import until
 from tests.views import records
 from wbengine.dashboard import keeping, reading
-from wbengine.persistence import atom_details, backends, base, models
+from wbengine.persistence import backends, base, models
 from wbengine.views import masking
 
 ATOMS = 2_000
@@ -68,7 +68,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = self.masked = 0
-        begin, text = atom_details.AtomDetail.__init__, masking.Masker.text
+        begin, text = models.AtomDetail.__init__, masking.Masker.text
 
         def reading_one(record: Any, *told: Any, **more: Any) -> None:
             self.read += 1
@@ -78,7 +78,7 @@ class Counted:
             self.masked += 1
             return text(masker, told)
 
-        monkeypatch.setattr(atom_details.AtomDetail, "__init__", reading_one)
+        monkeypatch.setattr(models.AtomDetail, "__init__", reading_one)
         monkeypatch.setattr(masking.Masker, "text", masking_one)
 
     def since(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import pytest
 
 from wbengine import engines, exceptions, retry, states, storage, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import models, notes
+from wbengine.persistence import models
 from wbengine.persistence.backends import memory
 from wbengine.types import failure as ft
 
@@ -412,7 +412,7 @@ def test_many_threads_read_and_write_while_a_flow_runs(restless: None) -> None:
             assert found[f"p{who}-{step}"] == found[f"q{who}-{step}"] == step
     with backend.get_connection() as connection:
         kept = connection.get_flow_details(store.flow_uuid)
-    assert len(kept.meta.keys() - {notes.ENGINE}) == 450
+    assert len(kept.meta.keys() - {models.ENGINE}) == 450
     for step, name in enumerate(names[:150]):
         record = kept.find(store.get_atom_uuid(name))
         assert record.state == states.SUCCESS and record.results == name

@@ -13,7 +13,7 @@ import pytest
 from wbengine import _options, engines, exceptions, retry, states, task
 from wbengine.engines import loading, local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-from wbengine.persistence import backends, models, notes
+from wbengine.persistence import backends, models
 from wbengine.runtime import executors
 
 
@@ -257,7 +257,7 @@ def test_kept_flows_know_their_kind_of_engine(load: Any) -> None:
         engine = load(made, backend=backend, engine="parallel://?max_workers=2", **given)
         with backend.get_connection() as connection:
             detail = connection.get_flow_details(engine.storage.flow_uuid)
-    assert detail.meta[notes.ENGINE] == "parallel"
+    assert detail.meta[models.ENGINE] == "parallel"
 
 
 def test_factories_must_be_importable() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from wbengine.invocation import LOCAL
-from wbengine.persistence import models, notes
+from wbengine.persistence import models
 from wbengine.views import flow as flows
 from wbengine.views import masking, past
 from wbengine.views.glimpse import Glimpse
@@ -187,7 +187,7 @@ class Kept:
 
 def _on_workers(detail: models.FlowDetail) -> bool:
     """Whether workers run its tasks, as far as the records tell."""
-    noted = detail.meta.get(notes.ENGINE) if detail.has_meta else None
+    noted = detail.meta.get(models.ENGINE) if detail.has_meta else None
     if noted is not None:
         return noted in _WORKERS
     return any(atom.worker not in (None, LOCAL) for atom in detail)

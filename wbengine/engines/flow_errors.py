@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from wbengine import exceptions, states
-from wbengine.persistence import attempts
+from wbengine.persistence import history
 from wbengine.runtime.control import recorded
 from wbengine.runtime.plan import TASK, Plan
 from wbengine.runtime.run import Run
@@ -82,7 +82,7 @@ def in_short(run: Run, storage: Storage, plan: Plan) -> str | None:
     failed = storage.get_execute_failures() or storage.get_revert_failures()
     told = sorted(failed, key=lambda name: storage.record(name).ended or math.inf)[:1]
     known = {**run.errors, **failed}
-    lines = [f"{name}: {attempts.in_short(known[name])}" for name in [*told, *run.errors]]
+    lines = [f"{name}: {history.in_short(known[name])}" for name in [*told, *run.errors]]
     return "; ".join(lines) + left if lines else None
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import action, async_run, base, factories
-from wbengine.persistence import backends, models, notes
+from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence
 
 __all__ = [
@@ -112,11 +112,11 @@ def _load(
         if detail is None:
             if uuid is not None and kept is not None:
                 _check_free(uuid, kept)
-            detail = models.FlowDetail(flow.name, uuid)
+            detail = models.FlowDetail(flow.name, models.new_uuid() if uuid is None else uuid)
             if noted is not None:
-                detail.meta[notes.FACTORY] = noted(encodes=kept is not None and kept.encodes)
+                detail.meta[models.FACTORY] = noted(encodes=kept is not None and kept.encodes)
             if kept is not None and kind != ENGINE_DEFAULT:
-                detail.meta[notes.ENGINE] = kind
+                detail.meta[models.ENGINE] = kind
             if given:
                 storage_module.add_injected(detail, given)
         elif kept is not None:
@@ -217,7 +217,7 @@ def save_factory_details(
     with _lent(backend) as kept:
         name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
         noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
-        _detail(flow_detail).meta[notes.FACTORY] = noted
+        _detail(flow_detail).meta[models.FACTORY] = noted
         if kept is not None:
             with contextlib.closing(kept.get_connection()) as connection:
                 connection.save_changes(flow_detail, ())
@@ -256,7 +256,7 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
     :raises TypeError: `flow_detail` is none.
     :raises NotAFlow: what was made is neither a flow nor a task.
     """
-    noted = _detail(flow_detail).meta.get(notes.FACTORY)
+    noted = _detail(flow_detail).meta.get(models.FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
     return factories.make(str(noted["name"]), noted.get("args"), noted.get("kwargs"))

@@ -9,7 +9,7 @@ from typing import Final
 from wbengine import exceptions, states
 from wbengine.operations import commands
 from wbengine.persistence import base, owners
-from wbengine.persistence.notes import MADE_BY
+from wbengine.persistence.models import MADE_BY
 
 __all__ = ["ENDED", "delete", "prune"]
 

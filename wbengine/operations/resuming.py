@@ -8,7 +8,7 @@ from typing import Any
 from wbengine import engines, exceptions, states
 from wbengine.engines import base as engines_base
 from wbengine.persistence import base, models
-from wbengine.persistence.notes import ENGINE
+from wbengine.persistence.models import ENGINE
 
 __all__ = ["kind", "resume", "retry", "revert"]
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from wbengine import exceptions, states
-from wbengine.persistence import leases, listing, models, notes, owners
+from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.listing import FlowRow, Page
@@ -367,7 +367,7 @@ def keep_flow_detail(
     """Put a new record of a flow in `book` (or a new one), and in `backend` if there is one."""
     if book is None:
         book = models.LogBook(f"{detail.name} book")
-        book.meta[notes.MADE_BY] = "wbengine"
+        book.meta[models.MADE_BY] = "wbengine"
     book.add(detail)
     _save(book, backend)
 

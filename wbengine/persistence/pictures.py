@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from wbengine.persistence import attempts
+from wbengine.persistence import history
 
 __all__ = ["STEP", "lines_of_atom", "lines_of_item", "lines_of_meta", "picture"]
 
@@ -30,7 +30,7 @@ def lines_of_meta(meta: Mapping[str, Any] | None) -> list[str]:
     return ["- meta:", *(f"{' ' * STEP}+ {key} = {_shown(meta[key])}" for key in list(meta))]
 
 
-def lines_of_atom(record: Any, meta: Mapping[str, Any]) -> list[str]:
+def lines_of_atom(record: Any, meta: Mapping[str, Any] | None) -> list[str]:
     """What an `AtomDetail` says, without what it does not know."""
     lines = [
         f"- uuid = {record.uuid}",
@@ -78,7 +78,7 @@ def _history(entries: Iterable[tuple[Any, Mapping[str, Any]]]) -> list[str]:
 def _run(record: Any) -> str:
     """Where it ran, and how long."""
     told = f" on {record.worker}" if record.worker is not None else ""
-    seconds = attempts.runtime(record.started, record.ended)
+    seconds = history.runtime(record.started, record.ended)
     if seconds is not None:
         told += f", {seconds:.3f} s"
     return told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wbengine.persistence import attempts
+from wbengine.persistence import history
 from wbengine.views import words
 from wbengine.views.failures import FailureView
 
@@ -34,7 +34,7 @@ class AttemptView(NamedTuple):
     @property
     def runtime(self) -> float | None:
         """Seconds from the start to the end."""
-        return attempts.runtime(self.started, self.ended)
+        return history.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -93,7 +93,7 @@ class AtomView(NamedTuple):
     @property
     def runtime(self) -> float | None:
         """Seconds that the latest attempt took."""
-        return attempts.runtime(self.started, self.ended)
+        return history.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine import states
 from wbengine.persistence import models
-from wbengine.persistence.attempts import Attempt
+from wbengine.persistence.history import Attempt
 from wbengine.types import outline as outlines
 from wbengine.views import failures, sources, structure, waiting
 from wbengine.views.atoms import AtomView, AttemptView

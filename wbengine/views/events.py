@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import states
 from wbengine.persistence import models
-from wbengine.persistence.attempts import Attempt
+from wbengine.persistence.history import Attempt
 from wbengine.views import words
 from wbengine.views.masking import Masker
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from wbengine import states
 from wbengine._sql import dialects
-from wbengine.persistence import base, histories, listing, models
+from wbengine.persistence import base, history, listing, models
 from wbengine.persistence.backends.sql import rows, tables
 
 __all__ = ["page"]
@@ -120,6 +120,6 @@ def _more(text: str | None) -> dict[str, Any]:
 
 def _error(state: str | None, more: Mapping[str, Any]) -> str | None:
     try:
-        return histories.error(state, tuple(models.Change(*c) for c in more.get("history", ())))
+        return history.error(state, tuple(models.Change(*c) for c in more.get("history", ())))
     except TypeError:
         return None

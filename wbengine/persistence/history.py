@@ -1,4 +1,4 @@
-"""One attempt at an atom or an item: who ran it, when, and how it ended."""
+"""What is remembered of the past: attempts at atoms and items, and changes of a flow's state."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "MOST", "UNKNOWN", "Attempt", "Outcome", "in_short", "keep", "outcome",
+    "UNKNOWN", "Attempt", "Change", "Outcome", "changed", "error", "in_short", "kept", "outcome",
     "remembered", "runtime",
 ]  # fmt: skip
 
-#: So many attempts before the latest one are remembered.
-MOST: Final = 20
+#: So many attempts before the latest one, and so many changes, are remembered.
+_MOST_ATTEMPTS: Final = 20
+_MOST_CHANGES: Final = 50
 
-#: A failure in one line has at most so many characters.
+#: What is told in one line has at most so many characters.
 _LONGEST: Final = 200
 
 #: The state that an attempt led to, and in one line what it failed with; None: not, or not known.
@@ -28,6 +29,9 @@ _ENDS: Final[Mapping[str, Collection[str]]] = {
     "execute": (states.SUCCESS, states.FAILURE),
     "revert": (states.REVERTED, states.REVERT_FAILURE),
 }
+
+
+_FAILED: Final = (states.FAILURE, states.REVERTED)
 
 
 class Attempt(NamedTuple):
@@ -86,8 +90,7 @@ def in_short(failure: ft.Failure) -> str:
     """The type of an exception and what it says, in one line of at most 200 characters."""
     name = next(iter(failure), "Exception").rpartition(".")[2]
     said = " ".join(failure.exception_str[: 4 * _LONGEST].split())
-    text = f"{name}: {said}" if said else name
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return _cut(f"{name}: {said}" if said else name)
 
 
 def remembered(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attempt, ...]:
@@ -104,7 +107,38 @@ def remembered(past: Collection[Sequence[Any]], reversions: int) -> tuple[Attemp
     return tuple(reversed(found))
 
 
-def keep(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:
+def kept(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...], int]:
     """`past` with one more, and how many had to be dropped for it."""
-    kept = (*past, latest)
-    return kept[-MOST:], max(0, len(kept) - MOST)
+    every = (*past, latest)
+    return every[-_MOST_ATTEMPTS:], max(0, len(every) - _MOST_ATTEMPTS)
+
+
+class Change(NamedTuple):
+    """A flow entered `state` at a moment (unix seconds, on the clock of whoever ran it).
+
+    `why` is told in one line, where there is more to tell than the state: what failed, who
+    suspended it.  It is for people, and may tell secrets.
+    """
+
+    state: str
+    at: float
+    why: str | None = None
+
+
+def changed(history: tuple[Change, ...], latest: Change) -> tuple[Change, ...]:
+    """`history` with one change more."""
+    if latest.why is not None:
+        why = _cut(" ".join(latest.why[: 4 * _LONGEST].split()))
+        latest = latest._replace(why=why or None)
+    return (*history, latest)[-_MOST_CHANGES:]
+
+
+def error(state: str | None, history: tuple[Change, ...]) -> str | None:
+    """Why a flow is in a state in which something failed."""
+    if state not in _FAILED or not history or history[-1].state != state:
+        return None
+    return history[-1].why
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
