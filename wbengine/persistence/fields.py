@@ -11,7 +11,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbengine import _codec, _codec_tags, exceptions
 from wbengine.types import _description
@@ -26,7 +26,7 @@ _R = TypeVar("_R", bound="Record")
 
 
 class Kind:
-    """A kind of field; this one is kept as it is."""
+    """A kind of field; this one is kept as it is.  None is told, and copied, as it is."""
 
     def tell(self, value: Any, name: str, typed: bool) -> Any:
         """:raises NotEncodable: it cannot be typed."""
@@ -95,7 +95,7 @@ class _Meta(_Value):
 
     def tell(self, value: Any, name: str, typed: bool) -> Any:
         # Of a copy: other threads may be adding to it.
-        return super().tell(dict(value) if value else {}, name, typed)
+        return super().tell(dict(value), name, typed)
 
     def read(self, told: Any, name: str, typed: bool) -> Any:
         return dict(super().read(told, name, typed)) if told else None
@@ -104,9 +104,7 @@ class _Meta(_Value):
 class _Failure(Kind):
     """Of the texts of one that is typed the first 65,536 characters are kept."""
 
-    def tell(self, value: ft.Failure | None, name: str, typed: bool) -> Any:
-        if value is None:
-            return None
+    def tell(self, value: ft.Failure, name: str, typed: bool) -> Any:
         told = value.to_json()
         if typed:
             _description.shorten(told)
@@ -132,8 +130,8 @@ class Tuples(Kind):
 class _Moment(Kind):
     """A `datetime` in UTC that does not say so, as TaskFlow's: the two kinds cannot be compared."""
 
-    def tell(self, value: datetime | None, name: str, typed: bool) -> Any:
-        return value if value is None or not typed else aware(value).isoformat()
+    def tell(self, value: datetime, name: str, typed: bool) -> Any:
+        return aware(value).isoformat() if typed else value
 
     def read(self, told: Any, name: str, typed: bool) -> Any:
         return told if told is None or not typed else naive(datetime.fromisoformat(told))
@@ -204,20 +202,28 @@ class Record:
 
         :raises NotEncodable: a value cannot be typed.
         """
-        told = {}
-        for _, key, kind, rare, source in _told_fields(type(self)):
-            value = getattr(self, source)
-            if value or not rare:
+        known = _fields_of(type(self))
+        told = known.told(self)
+        for key, kind in known.tellers:
+            value = told[key]
+            if value is not None:
                 told[key] = kind.tell(value, key, typed)
+        for key in known.rare:
+            if not told[key]:
+                del told[key]
         return told
 
     @classmethod
     def read(cls: type[_R], data: Mapping[str, Any], typed: bool = False) -> _R:
         """Make the record that was told."""
         record = cls._bare(data)
-        for name, key, kind, *_ in _told_fields(cls):
+        known = _fields_of(cls)
+        for name, key, kind in known.readers:
             if key in data:
                 setattr(record, name, kind.read(data[key], key, typed))
+        for name, key in known.plain:
+            if key in data:
+                setattr(record, name, data[key])
         record._complete(data)
         return record
 
@@ -228,39 +234,56 @@ class Record:
     def _complete(self, data: Mapping[str, Any]) -> None:
         """Make up for what was not told yet when `data` was."""
 
-    def _take(self, other: Record, *, without: Collection[str] = ()) -> None:
-        """Have the told fields of `other`; values are shared, but for a dict of its own."""
-        for name, key, *_ in _told_fields(type(self)):
-            if key not in without:
-                value = getattr(other, name)
-                # Other threads may be adding to theirs.
-                setattr(self, name, dict(value) if name == "_meta" and value is not None else value)
+    def _take(self, other: Record) -> None:
+        """Have the fields of `other`; values are shared."""
+        _fields_of(type(self)).take(self, other)
 
     def _take_copies(self, other: Record) -> None:
-        """Have the told fields of `other`, and share nothing that can change."""
-        for name, _, kind, *_ in _told_fields(type(self)):
-            setattr(self, name, kind.copy(getattr(other, name)))
+        """Have the fields of `other`, and share nothing that can change."""
+        self._take(other)
+        for name, kind in _fields_of(type(self)).copiers:
+            value = getattr(other, name)
+            if value is not None:
+                setattr(self, name, kind.copy(value))
 
 
-class _Told(NamedTuple):
-    """A field that is told: its name, key and kind, whether it is rare, and its source."""
+class _Fields:
+    """The fields of a class that are told, by what is to be done with them."""
 
-    name: str
-    key: str
-    kind: Kind
-    rare: bool
-    source: str
+    def __init__(self, cls: Any) -> None:
+        told = [(each.name, each.metadata) for each in dataclasses.fields(cls) if each.metadata]
+        kinds = {name: more["kind"] for name, more in told}
+
+        def with_own(method: str) -> list[str]:
+            return [
+                name
+                for name, kind in kinds.items()
+                if getattr(type(kind), method) is not getattr(Kind, method)
+            ]
+
+        # Records are copied and told often: as fast as if it were written out for each class.
+        taken = "\n".join(f"    own.{name} = other.{name}" for name in kinds)
+        items = ", ".join(f"{_key(name)!r}: own.{more['source'] or name}" for name, more in told)
+        made: dict[str, Any] = {}
+        exec(f"def take(own, other):\n{taken}\ndef told(own):\n    return {{{items}}}", made)
+        self.take: Callable[[Any, Any], None] = made["take"]
+        self.told: Callable[[Any], dict[str, Any]] = made["told"]
+        self.rare = tuple(_key(name) for name, more in told if more["rare"])
+        self.tellers = tuple((_key(name), kinds[name]) for name in with_own("tell"))
+        self.readers = tuple((name, _key(name), kinds[name]) for name in with_own("read"))
+        self.plain = tuple((name, _key(name)) for name in kinds if name not in with_own("read"))
+        self.copiers = tuple((name, kinds[name]) for name in with_own("copy"))
 
 
-_FIELDS: Final[dict[Any, tuple[_Told, ...]]] = {}
+_known: Final[dict[Any, _Fields]] = {}
 
 
-def _told_fields(cls: Any) -> tuple[_Told, ...]:
-    found = _FIELDS.get(cls)
+def _fields_of(cls: Any) -> _Fields:
+    found = _known.get(cls)
     if found is None:
-        found = _FIELDS[cls] = tuple(
-            _Told(name, name.lstrip("_"), told["kind"], told["rare"], told["source"] or name)
-            for name, told in ((each.name, each.metadata) for each in dataclasses.fields(cls))
-            if told
-        )
+        found = _known[cls] = _Fields(cls)
     return found
+
+
+def _key(name: str) -> str:
+    return name.lstrip("_")

@@ -137,12 +137,17 @@ class _Named(fields.Record):
         return None if self._meta is None else self._meta.get(key)
 
     @property
-    def own_meta(self) -> Mapping[str, Any] | None:
+    def own_meta(self) -> Mapping[str, Any]:
         """What is kept there, without what is only shown."""
-        return self._meta
+        return self._meta or {}
 
     def _show(self, meta: dict[str, Any]) -> None:
         """Put in what is to be seen there but is kept elsewhere."""
+
+    def _take(self, other: fields.Record) -> None:
+        fields.Record._take(self, other)
+        if self._meta is not None:  # other threads may be adding to theirs
+            self._meta = dict(self._meta)
 
     def _merge_meta(self, mine: dict[str, Any] | None) -> None:
         """Have those of `mine` too."""
@@ -304,8 +309,8 @@ class Items:
 class _ItemsKind(fields.Kind):
     """What belongs to the row of the atom; the items are to be `put`."""
 
-    def tell(self, value: Items | None, name: str, typed: bool) -> Any:
-        return None if value is None else {"attempt": value.attempt, "resumed": value.resumed}
+    def tell(self, value: Items, name: str, typed: bool) -> Any:
+        return {"attempt": value.attempt, "resumed": value.resumed}
 
     def read(self, told: Any, name: str, typed: bool) -> Items | None:
         return Items(told["attempt"], (), told.get("resumed", 0)) if told else None
@@ -482,9 +487,9 @@ class TaskDetail(AtomDetail):
         return 1.0 if self.state in (states.SUCCESS, states.REVERTED) else 0.0
 
     @property
-    def own_meta(self) -> Mapping[str, Any] | None:
+    def own_meta(self) -> Mapping[str, Any]:
         if not self._meta:
-            return None
+            return {}
         own = self._meta.copy()  # other threads may be adding to it
         for key in _SHOWN:
             own.pop(key, None)
@@ -689,7 +694,9 @@ class FlowDetail(_Named):
 
     def update(self, other: FlowDetail) -> FlowDetail:
         """Take over the flow's own fields (not its atoms)."""
-        self._take(other, without=("uuid",))
+        uuid = self.uuid
+        self._take(other)
+        self.uuid = uuid
         return self
 
     def become(self, other: FlowDetail) -> None:
@@ -773,7 +780,9 @@ class LogBook(_Named):
 
     def update(self, other: LogBook) -> LogBook:
         """Take over the book's own fields (not its flows)."""
-        self._take(other, without=("uuid",))
+        uuid = self.uuid
+        self._take(other)
+        self.uuid = uuid
         return self
 
     def merge(self, other: LogBook, deep_copy: bool = False) -> LogBook:
@@ -833,7 +842,7 @@ def _with_moments(
     found = {"created_at": None, "updated_at": None, **data}
     if change is not None:
         for key in ("created_at", "updated_at"):
-            found[key] = change(found[key], key, True)
+            found[key] = None if found[key] is None else change(found[key], key, True)
     return found
 
 
