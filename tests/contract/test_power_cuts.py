@@ -108,6 +108,39 @@ def test_whatever_is_lost_that_was_not_synced_no_turn_is(
     assert said == "given back" and seen == set(range(TURNS + 1))
 
 
+# What the next turn makes durable, or nobody needs after a power cut, waits for no disk.
+
+RUNNER = """
+import json, os, sys
+from wbengine import engines, task
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
+
+class Add(task.Task):
+    def execute(self):
+        return 1
+
+told = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+with backends.backend(json.loads(sys.argv[1])) as backend:
+    for word in (b"made]", b"ran]"):
+        engines.run(linear_flow.Flow("f").add(Add()), backend=backend)
+        os.write(told, word)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flow_of_one_task_waits_for_the_disk_five_times(kind: str, tmp_path: Path) -> None:
+    """To be kept, for its lease, to begin, for the result, and to end."""
+    conf = stores.conf(kind, tmp_path)
+    script = [sys.executable, "-c", RUNNER, json.dumps(conf), str(tmp_path / "told")]
+    words = [
+        "sync" if "sync" in call.name else call.arguments[1]
+        for call in disks.trace(script, tmp_path / "trace")
+        if "sync" in call.name or call.name == "write"
+    ]
+    assert words[words.index(b"made]") : words.index(b"ran]")].count("sync") == 5
+
+
 # Brokers in folders: nothing is synced, but a process may be killed between any two calls.
 
 SENDER = """

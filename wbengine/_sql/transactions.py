@@ -29,11 +29,14 @@ def transact(
     work: Callable[[sa.Connection], _T],
     *,
     write: bool = True,
+    durable: bool = True,
     kind: type[exceptions.StorageFailure] = exceptions.StorageFailure,
 ) -> _T:
     """Run `work` in a transaction, and commit; what it raises undoes it, and goes through.
 
-    One that only reads sees one moment of the database.  `work` is called again when the server
+    One that only reads sees one moment of the database.  One that need not be `durable` may be lost
+    when the host dies, as long as nothing else was written after it: sqlite does not wait for the
+    disk then.  `work` is called again when the server
     undid the transaction because of another one.  When the connection is lost while the commit is
     under way, the failure does not say whether it took place: `work` should be such that doing it
     again does no harm.
@@ -45,7 +48,7 @@ def transact(
     place = engine.url.database if engine.dialect.name == dialects.SQLITE else None
     with errors.failures(what, kind, place=place):
         try:
-            return _once(engine, work, write)
+            return _once(engine, work, write, durable)
         except sa.exc.DBAPIError as error:
             if not errors.is_conflict(error):
                 raise
@@ -55,7 +58,7 @@ def transact(
             wait=_CONFLICT_WAIT,
             reraise=True,
         )
-        done: _T = again(_once, engine, work, write)
+        done: _T = again(_once, engine, work, write, durable)
         return done
 
 
@@ -73,10 +76,10 @@ def turn(engine: sa.Engine, what: str, work: Callable[[sqlite3.Connection], _T])
         return writer.turn(functools.partial(_connected, engine), work)
 
 
-def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool) -> _T:
+def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, durable: bool) -> _T:
     writer = engines.writer_of(engine) if write else None
     if writer is not None:
-        return writer.transact(functools.partial(_connected, engine), work)
+        return writer.transact(functools.partial(_connected, engine), work, durable)
     with _connected(engine) as connection:
         if not write and (level := engines.read_level(engine)):
             connection.execution_options(isolation_level=level)

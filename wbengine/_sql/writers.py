@@ -88,16 +88,23 @@ class Writer:
             connection.close()
 
     def transact(
-        self, connect: Callable[[], sa.Connection], work: Callable[[sa.Connection], _T]
+        self,
+        connect: Callable[[], sa.Connection],
+        work: Callable[[sa.Connection], _T],
+        durable: bool = True,
     ) -> _T:
-        """`work` in a transaction of its own."""
+        """`work` in a transaction of its own; without a sync of the disk if it is not `durable`."""
         with self._mutex:
             connection = self._opened(connect)
             try:
+                if not durable:
+                    _driver_of(connection).execute("PRAGMA synchronous = NORMAL")
                 with connection.begin():
                     return work(connection)
             finally:
                 self._check(connection)
+                if not durable and self._connection is not None:
+                    _driver_of(connection).execute("PRAGMA synchronous = FULL")
 
     def turn(
         self, connect: Callable[[], sa.Connection], work: Callable[[sqlite3.Connection], _T]

@@ -304,7 +304,8 @@ class SQLConnection(base.Connection):
             connection.execute(self._sql.put_outline, told)
             crashpoint("sql.before-outline-commit")
 
-        self._transact(f"Saving the outline of flow {flow_uuid}", work)
+        # Of a run, the turn after it says that it is there, and is durable.
+        self._transact(f"Saving the outline of flow {flow_uuid}", work, durable=lease is None)
         crashpoint("sql.after-outline-commit")
 
     # -- leases ---------------------------------------------------------------------------------
@@ -333,7 +334,8 @@ class SQLConnection(base.Connection):
             if not connection.execute(self._sql.renew_lease, told).rowcount:
                 raise writing.refused(connection, self._sql, lease.flow, lease)
 
-        self._transact(f"Renewing the lease of flow {lease.flow}", work)
+        # An owner does not outlive its host.
+        self._transact(f"Renewing the lease of flow {lease.flow}", work, durable=False)
         crashpoint("sql.after-renewal")
 
     def give_back_lease(self, lease: leases.Lease) -> None:
@@ -342,6 +344,7 @@ class SQLConnection(base.Connection):
         self._transact(
             f"Giving back the lease of flow {lease.flow}",
             lambda connection: connection.execute(self._sql.give_back_lease, told),
+            durable=False,
         )
         crashpoint("sql.after-give-back")
 
@@ -399,11 +402,16 @@ class SQLConnection(base.Connection):
         return self._transact(f"Reading {what} {uuid}", work, write=False)
 
     def _transact(
-        self, what: str, work: Callable[[sa.Connection], _T], *, write: bool = True
+        self,
+        what: str,
+        work: Callable[[sa.Connection], _T],
+        *,
+        write: bool = True,
+        durable: bool = True,
     ) -> _T:
         if write:
             self._backend.prepare()
-        return _sql.transact(self._backend.engine, what, work, write=write)
+        return _sql.transact(self._backend.engine, what, work, write=write, durable=durable)
 
 
 def _text_of(command: base.FlowCommand) -> str:
