@@ -134,6 +134,41 @@ def test_the_cost_of_a_turn(backend: sql.SQLBackend, size: int) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        ({}, "ix_wbe_flowdetails_created"),
+        ({"newest_first": False}, "ix_wbe_flowdetails_created"),
+        ({"after": "[5.0, 7]"}, "ix_wbe_flowdetails_created"),
+        ({"since": 5.0}, "ix_wbe_flowdetails_created"),
+        ({"states": ["RUNNING"]}, "ix_wbe_flowdetails_state"),
+        ({"states": ["SUCCESS", "FAILURE", "PENDING"]}, "ix_wbe_flowdetails_state"),
+        ({"book": "b"}, "ix_wbe_flowdetails_book"),
+        ({"uuid": "3f2a"}, "sqlite_autoindex_wbe_flowdetails_1"),
+    ],
+)
+def test_page_of_flows_is_found_by_an_index(
+    backend: sql.SQLBackend, wanted: dict[str, Any], index: str
+) -> None:
+    """In its order, so that only the rows of the page are read."""
+    sent: list[tuple[str, Any]] = []
+    sa.event.listen(
+        backend.engine,
+        "before_cursor_execute",
+        lambda connection, cursor, statement, told, *_: sent.append((statement, told)),
+    )
+    backend.get_connection().list_flows(**wanted)
+    ((statement, told),) = [each for each in sent if "LIMIT" in each[0]]
+    with backend.engine.connect() as connection:
+        plan = [
+            row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", told)
+        ]
+    of_flows = [step for step in plan if step.startswith(("SCAN f", "SEARCH f"))]
+    assert of_flows and all(f"INDEX {index}" in step for step in of_flows), plan
+    if len(of_flows) == 1 and "uuid" not in wanted:  # else lists are put together, or short
+        assert not any("ORDER BY" in step for step in plan), plan
+
+
 def test_items_of_attempts_that_are_over_are_forgotten(backend: sql.SQLBackend) -> None:
     """When the next one begins."""
     _, (flow,) = keep(backend, "f")

@@ -87,7 +87,7 @@ FLOWS: Final = sa.Table(
     _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
-    sa.Index("ix_wbe_flowdetails", "book_uuid"),
+    sa.Index("ix_wbe_flowdetails_book", "book_uuid", "created", "id"),
     sa.Index("ix_wbe_flowdetails_created", "created", "id"),
     sa.Index("ix_wbe_flowdetails_state", "state", "created", "id", mysql_length={"state": 16}),
     **dialects.TABLE,

@@ -9,7 +9,7 @@ from alembic import op
 
 from wbengine._sql import dialects
 
-__all__ = ["add_column", "add_index", "create_table", "drop_column"]
+__all__ = ["add_column", "add_index", "create_table", "drop_column", "drop_index"]
 
 
 def create_table(name: str, *parts: Any) -> None:
@@ -37,3 +37,10 @@ def drop_column(table: str, name: str) -> None:
     present = sa.inspect(op.get_bind()).get_columns(table)
     if name in {known["name"] for known in present}:
         op.drop_column(table, name)
+
+
+def drop_index(name: str, table: str) -> None:
+    """Drop an index of a table, if it is there."""
+    present = sa.inspect(op.get_bind()).get_indexes(table)
+    if name in {known["name"] for known in present}:
+        op.drop_index(name, table)
