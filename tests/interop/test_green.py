@@ -37,12 +37,48 @@ REFUSAL = (
 )
 
 
+REMOTE = """
+import sys, threading
+sys.path.insert(0, sys.argv[2])
+if sys.argv[1] == "eventlet":
+    import eventlet
+    eventlet.monkey_patch()
+else:
+    from gevent import monkey
+    monkey.patch_all()
+from wbengine import engines, task
+from wbengine.engines.worker_based import worker
+from wbengine.patterns import unordered_flow
+
+class Double(task.Task):
+    def execute(self, x):
+        return 2 * x
+
+url = sys.argv[3]
+try:
+    made = worker.Worker("default", "t", [Double], url=url, threads_count=2)
+except ValueError as error:
+    sys.exit(str(error))
+serving = threading.Thread(target=made.run)
+serving.start()
+made.wait()
+flow = unordered_flow.Flow("f").add(Double(provides="y"))
+print(engines.run(flow, engine="worker-based", url=url, store={"x": 4})["y"])
+made.stop()
+serving.join()
+"""
+
+
 @pytest.fixture(scope="module")
 def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has eventlet."""
     folder = tmp_path_factory.mktemp("eventlet")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
-    subprocess.run([*pip, "eventlet", "greenlet", "dnspython"], check=True, timeout=300)
+    subprocess.run(
+        [*pip, "eventlet", "gevent", "greenlet", "dnspython", "zope.event", "zope.interface"],
+        check=True,
+        timeout=300,
+    )
     return folder
 
 
@@ -68,3 +104,42 @@ def test_green_executor_runs_a_flow_or_is_refused(
         timeout=100,
     )
     assert (done.stdout, done.returncode) == (told, 0), done.stderr
+
+
+def url_of(scheme: str, folder: Path) -> str:
+    return f"{scheme}://{'green' if scheme == 'memory' else folder}"
+
+
+def remote(patched: str, folder: Path, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", REMOTE, patched, str(folder), url],
+        env={"PYTHONPATH": f"{folder}:{workers.REPOSITORY}"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["memory", "filesystem", "redis"])
+def test_worker_and_engine_run_in_a_process_that_gevent_patched(
+    eventlet: Path, scheme: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = url_of(scheme, tmp_path)
+    if scheme == "redis":
+        url = request.getfixturevalue("redis_url")
+    done = remote("gevent", eventlet, url)
+    assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(("scheme", "works"), [("memory", True), ("filesystem", False)])
+def test_worker_in_a_process_that_eventlet_patched_runs_or_is_refused(
+    eventlet: Path, scheme: str, works: bool, tmp_path: Path
+) -> None:
+    url = url_of(scheme, tmp_path)
+    done = remote("eventlet", eventlet, url)
+    if works:
+        assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
+    else:
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"the broker at {url} cannot be used where")
+        assert "use gevent" in done.stderr

@@ -18,7 +18,7 @@ from multiprocessing import process as mp_process
 from typing import Any, Final
 
 from wbengine import exceptions
-from wbengine.concurrency import child_logs, child_process, pools, timers
+from wbengine.concurrency import child_logs, child_process, eventlet, pools, timers
 from wbengine.types import failure as ft
 
 __all__ = ["ProcessPool"]
@@ -81,7 +81,8 @@ class ProcessPool(pools.Pool):
 
     A call costs about 0.1 ms above what it does; a child about 10 ms, the first one more.
 
-    :raises ValueError: a size or maximum is not above 0; the memory of processes is not known here.
+    :raises ValueError: a size or maximum is not above 0; the memory of processes is not known here;
+        eventlet has patched the standard library.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ProcessPool(pools.Pool):
                 raise ValueError(f"{what} must be a whole number of at least 1, not {value!r}")
         if max_memory is not None and _memory(os.getpid()) is None:
             raise ValueError("max_memory: this system does not tell the memory of processes")
+        eventlet.check_poll("a pool of processes")
         super().__init__(size, name=name)
         self.max_calls = max_calls
         self.max_memory = max_memory

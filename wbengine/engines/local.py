@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from concurrent import futures
 from typing import Any, Final
 
-import futurist
-
 from wbengine import _names
 from wbengine import invocation as calls
-from wbengine.concurrency import limits
+from wbengine.concurrency import eventlet, limits
 from wbengine.engines import action, options
 from wbengine.runtime import executors
 
@@ -92,7 +89,7 @@ class ParallelActionEngine(_LocalActionEngine):
         if isinstance(wanted, futures.ProcessPoolExecutor):
             return executors.FutureProcessTaskExecutor(wanted, **common)
         if isinstance(wanted, futures.Executor):
-            _check_green(wanted)
+            eventlet.check_executor(wanted)
             return executors.ThreadTaskExecutor(wanted, **common)
         raise TypeError(
             f"Option executor must be a word or a concurrent.futures.Executor, not {wanted!r}"
@@ -110,19 +107,3 @@ class ParallelActionEngine(_LocalActionEngine):
                     f"Option {name} cannot change a TaskExecutor that was made already:"
                     f" make it with {how}"
                 )
-
-
-def _check_green(executor: futures.Executor) -> None:
-    """Refuse green threads that would never run: the engine's waiting must let them.
-
-    :raises ValueError: the standard library is not patched for them.
-    """
-    if not isinstance(executor, futurist.GreenThreadPoolExecutor):
-        return
-    patcher = importlib.import_module("eventlet.patcher")
-    if not patcher.is_monkey_patched("thread"):
-        raise ValueError(
-            f"Option executor={type(executor).__name__} runs nothing before"
-            " eventlet.monkey_patch() is called, at the beginning of the program: call it, or take"
-            " executor='threads'"
-        )

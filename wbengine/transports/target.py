@@ -15,6 +15,7 @@ import kombu
 from kombu.transport import virtual
 
 from wbengine import _names, _options
+from wbengine.concurrency import eventlet
 from wbengine.transports import _base, _files, amqp, filesystem, memory, tls
 
 #: Names the broker of engines and workers that are told none.
@@ -102,8 +103,11 @@ class Target:
     def check(self) -> bool:
         """See that its transport can be used here; whether it is one that kombu emulates.
 
-        :raises ValueError: it is unknown, or not installed; a file of its options is not there.
+        :raises ValueError: it is unknown, or not installed; a file of its options is not there; it
+            does not work in a process that eventlet has patched.
         """
+        if self.amqp or (self.ours and not self.broker):
+            eventlet.check_poll(f"the broker at {self.shown}")
         self._check_files()
         try:
             return isinstance(self.connect().transport, virtual.Transport) and not self.ours
