@@ -42,8 +42,7 @@ class Frame:
         self.member: Any = item
         self.enter = enter
         # Cheaper than a generator that stays suspended in each of many nested flows.
-        members = list(item.iter_nodes())
-        self.children: Iterator[Any] = iter([node for node, _ in members])
+        self.children: Iterator[Any] = iter([node for node, _ in item.iter_nodes()])
         # The node everything inside comes after: the retry, else the enter node.
         self.head = enter
         self.controller = controller
@@ -53,7 +52,7 @@ class Frame:
         # Of a linear flow: where its latest child ends.  Else: the latest child.
         self.last = enter
         self.starts: list[int] | None = None if item.kind == "linear" else []
-        self.links = Links(item, members) if item.kind == "graph" else None
+        self.links = Links(item) if item.kind == "graph" else None
         #: Name -> the nearest provider outside the latest child, as that child sees it.
         self.view: dict[str, Provider | None] | None = None
 
@@ -63,10 +62,12 @@ class Links:
 
     __slots__ = ("begins", "best", "ends", "incoming", "joins", "named", "outgoing")
 
-    def __init__(self, item: flow.Flow, members: list[tuple[Any, dict[str, Any]]]) -> None:
+    def __init__(self, item: flow.Flow) -> None:
         #: Join rules of children, by `id`.
         self.joins: dict[int, deciders.Join] = {
-            id(node): meta[flow.NODE_JOIN] for node, meta in members if flow.NODE_JOIN in meta
+            id(node): meta[flow.NODE_JOIN]
+            for node, meta in item.iter_nodes()
+            if flow.NODE_JOIN in meta
         }
         self.incoming: dict[int, list[tuple[Any, dict[str, Any]]]] = {}
         for u, v, meta in item.iter_links():
