@@ -836,6 +836,8 @@ HOSTILE = {
     "content type list": lay_out({"content-type": ["x"]}),
     "size bool": lay_out({"size": True}, b"x"),
     "size text": lay_out({"size": "2"}),
+    "later layout": lay_out({"v": 2}),
+    "no layout": lay_out({}, without=("v",)),
 }
 
 

@@ -413,6 +413,7 @@ def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
     """A message that says such a thing came again and again, and nothing else did."""
     taker.ledger.open("a", 1)
     head = {
+        "v": 1,
         "exchange": "ex",
         "routing_key": "k",
         "content-type": None,

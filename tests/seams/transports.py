@@ -183,6 +183,7 @@ def put_raw(connection: Any, queue: str, data: bytes) -> bool:
 def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] = ()) -> bytes:
     """A message as ours keep it, with some of its head changed, or left out."""
     whole = {
+        "v": 1,
         "exchange": "ex",
         "routing_key": "k",
         "content-type": "application/json",

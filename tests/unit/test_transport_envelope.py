@@ -117,12 +117,12 @@ def test_it_is_all_that_kombus_message_is() -> None:
 
 
 HEADS = [
-    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{},"size":0}',
-    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{"a":"\\u0041"},"size":0}',
-    b' {"exchange": "x", "routing_key": "k", "properties": {}, "headers": {}, "size": 0} ',
-    b'{"exchange":"x","routing_key":"k","properties":{},"headers":{"a":1,"a":2},"size":0}',
-    b'{"exchange":"","routing_key":"","properties":{},"headers":{"a":-9223372036854775809},"size":0}',
-    b'{"exchange":"x","routing_key":"k","properties":{"a":1e400},"headers":{"a":1E1},"size":0}',
+    b'{"v":1,"exchange":"x","routing_key":"k","properties":{},"headers":{},"size":0}',
+    b'{"v":1,"exchange":"x","routing_key":"k","properties":{},"headers":{"a":"\\u0041"},"size":0}',
+    b' {"v": 1, "exchange": "x", "routing_key": "k", "properties": {}, "headers": {}, "size": 0} ',
+    b'{"v":1,"exchange":"x","routing_key":"k","properties":{},"headers":{"a":1,"a":2},"size":0}',
+    b'{"v":1,"exchange":"","routing_key":"","properties":{},"headers":{"a":-9223372036854775809},"size":0}',
+    b'{"v":1,"exchange":"x","routing_key":"k","properties":{"a":1e400},"headers":{"a":1E1},"size":0}',
 ]
 PIECES = st.sampled_from(
     [

@@ -1,8 +1,9 @@
 """How a message is laid out in bytes, and how it is read back without trusting it.
 
-One line of JSON (properties, headers, content type, routing, the size of the body), a newline,
-then the body as it is: no base64, no second escaping of a body that is JSON itself.  The size
-tells a torn message from a whole one.  Of what is JSON in UTF-8 the content type is not written.
+One line of JSON (the version of this layout, properties, headers, content type, routing, the size
+of the body), a newline, then the body as it is: no base64, no second escaping of a body that is
+JSON itself.  The size tells a torn message from a whole one.  Of what is JSON in UTF-8 the content
+type is not written.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any, Final, NoReturn, Protocol
 from kombu.transport import base
 
 from wbengine import _json_text, _names, exceptions
+
+#: Messages of another layout are not read.
+VERSION: Final = 1
 
 #: Larger messages are neither published nor read.
 LIMIT: Final = 64 * 1024 * 1024
@@ -94,7 +98,7 @@ def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
     elif not isinstance(body, bytes):
         body = bytes(memoryview(body))
     properties = {k: v for k, v in message["properties"].items() if k != "delivery_info"}
-    head: dict[str, Any] = {"exchange": exchange, "routing_key": routing_key}
+    head: dict[str, Any] = {"v": VERSION, "exchange": exchange, "routing_key": routing_key}
     kind, coding = message.get("content-type"), message.get("content-encoding")
     if (kind, coding) != (_TYPE, _ENCODING):
         head |= {"content-type": kind, "content-encoding": coding}
@@ -110,7 +114,7 @@ def seal(message: Sealed, exchange: str) -> bytes:
     """
     body, id, reply_to = message.encoded, message.correlation_id, message.reply_to
     head = (
-        f'{{"exchange":{_quote(exchange)},"routing_key":{_quote(message.routing_key)},'
+        f'{{"v":{VERSION},"exchange":{_quote(exchange)},"routing_key":{_quote(message.routing_key)},'
         f'"properties":{{"type":{_quote(message.type)},'
         f'"correlation_id":{"null" if id is None else _quote(id)},'
         f'"reply_to":{"null" if reply_to is None else _quote(reply_to)},'
@@ -183,6 +187,8 @@ class Message(base.Message):  # type: ignore[misc]
         :raises BadMessage: it is none; nothing else is raised, whatever the bytes are.
         """
         head, body = _parse(data)
+        if head.get("v") != VERSION:
+            raise BadMessage(f"its layout is {head.get('v')!r:.20}, not {VERSION}")
         properties, headers = head.get("properties"), head.get("headers")
         if not isinstance(properties, dict) or not isinstance(headers, dict):
             raise BadMessage("its properties or headers are not objects")

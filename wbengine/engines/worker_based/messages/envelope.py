@@ -99,6 +99,10 @@ WBE_ECHO: Final = "wbe-echo"
 WBE_STARTED: Final = "wbe-started"
 WBE_ENDED: Final = "wbe-ended"
 
+#: Kept for the signature of a message: algorithm, key, times, nonce, digest of the body's bytes.
+#: Nothing signs or reads it yet.
+WBE_SIGNATURE: Final = "wbe-signature"
+
 READY: Final = "ready"
 STOPPED: Final = "stopped"
 BEAT: Final = "beat"
