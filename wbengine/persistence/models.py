@@ -674,7 +674,8 @@ class FlowDetail(_Named):
         self._atoms[detail.uuid] = detail
 
     def add_all(self, details: Iterable[AtomDetail]) -> None:
-        self._atoms.update([(detail.uuid, detail) for detail in details])
+        # No list: so many tuples at once would set off the collector of cycles.
+        self._atoms.update((detail.uuid, detail) for detail in details)
 
     def find(self, uuid: str) -> AtomDetail | None:
         return self._atoms.get(uuid)
