@@ -348,7 +348,6 @@ def test_a_secret_gets_nowhere(flow: str, wbengine: Command, home: Path) -> None
         ("flow", "show", uuid, "--traceback", "--timeline", "--store", "--show-values"),
         ("flow", "watch", uuid),
         ("flow", "events", uuid),
-        ("flow", "export", uuid, "--show-values"),
         ("flow", "export", uuid, "--html", "--show-values"),
         *(("graph", "--flow-id", uuid, "-f", form) for form in FORMATS),
         *((("flow", "retry", uuid, "--progress"),) if flow == "login" else ()),
@@ -363,17 +362,36 @@ def test_a_secret_gets_nowhere(flow: str, wbengine: Command, home: Path) -> None
 # export and graph -------------------------------------------------------------------------------
 
 
-def test_export_is_all_that_is_known(wbengine: Command, home: Path, bad: str) -> None:
-    told = wbengine("flow", "export", bad).json
-    assert told["schema"] == "wbengine/flow-export/1"
-    assert {"atoms", "events", "graph", "history", "failures"} <= told.keys()
-    assert wbengine("flow", "export", bad, "-o", "x.json").out == ""
-    assert json.loads((home / "x.json").read_text())["events"] == told["events"]
+def test_exported_flow_is_imported_into_another_store(
+    wbengine: Command, home: Path, bad: str
+) -> None:
+    unsaid = wbengine("flow", "export", bad)
+    assert (unsaid.code, unsaid.out) == (2, "") and "-o FILE" in unsaid.error
+    assert wbengine("flow", "export", bad, "--out", "x.json").out == ""
+    told = json.loads((home / "x.json").read_text())
+    assert told["schema"] == "wbengine/flow-export/2" and told["flow"]["uuid"] == bad
+    assert (home / "x.json").stat().st_mode & 0o777 == 0o600
+    other = ("--persistence", f"sqlite:///{home}/other.db")
+    answer = wbengine("flow", "import", "x.json", *other)
+    assert (answer.code, bad in answer.out) == (0, True)
+    assert wbengine("flow", "export", bad, *other, "-o", "y.json").code == 0
+    assert json.loads((home / "y.json").read_text()) == told
+    again = wbengine("flow", "import", "x.json", *other)
+    assert again.code == 1 and "is kept already" in again.error
+    (home / "x.json").write_text("{}")
+    none = wbengine("flow", "import", "x.json", *other)
+    assert none.code == 2 and "x.json: This is no exported flow: there is no 'schema'" in none.error
+    assert wbengine("flow", "import", "z.json", *other).code == 2
+
+
+def test_flow_is_exported_as_a_page(wbengine: Command, home: Path, bad: str) -> None:
     assert wbengine("flow", "export", bad, "--html", "-o", "x.html").code == 0
     page = (home / "x.html").read_text()
     assert "<svg" in page and "canary" not in page
     told = wbengine("flow", "export", bad, "-o", "none/x.json")
     assert told.code == 2 and "there is no folder" in told.error
+    told = wbengine("flow", "export", bad, "--show-values")
+    assert told.code == 2 and "--html" in told.error
 
 
 FORMATS = {

@@ -94,7 +94,6 @@ def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Comm
         "flow events ID",
         "flow events ID --json",
         "flow export ID --html",
-        "flow export ID",
         "flow retry ID --dry-run",
         "flow retry ID --log-format json",
         "flow suspend ID",

@@ -1,72 +1,90 @@
-"""`wbengine flow export`: all that is known of a flow, to be kept or sent on."""
+"""`wbengine flow export` and `flow import`: a flow as a JSON document, or as a page for people."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import click
 
+from wbengine import exceptions
 from wbengine._terminal import escaped_json
-from wbengine.cli import base, params
+from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
 
-if TYPE_CHECKING:
-    from wbengine.views.events import Event
-    from wbengine.views.flow import FlowView
-
-__all__ = ["command"]
+__all__ = ["command", "import_command"]
 
 
 @base.command(
     "export",
-    help="""Write down all that is known of a flow: as JSON, or as a page that needs no network.
+    help="""Write down a flow: as JSON that `wbengine flow import` reads, or as a page that needs no
+    network.
 
-    Values are left out unless --show-values says otherwise; secrets always are.
+    The JSON is all that is kept, values and secrets too, and so goes into a file only. A page
+    leaves values out unless --show-values says otherwise, and secrets always.
 
     \b
+    wbengine flow export 3f2a9c -o order.json
     wbengine flow export 3f2a9c --html -o order.html
     """,
 )
 @click.argument("flow", metavar="ID")
 @click.option("--html", is_flag=True, help="A page with graph, timeline and failures.")
-@click.option("-o", "--output", type=params.NEW_FILE, metavar="FILE",
-    help="Write it into this file (default: the standard output).")  # fmt: skip
-@click.option("--show-values", is_flag=True, help="With values.")
+@click.option("-o", "--output", "--out", type=params.NEW_FILE, metavar="FILE",
+    help="Write it into this file (default, of a page: the standard output).")  # fmt: skip
+@click.option("--show-values", is_flag=True, help="A page with values.")
 def command(
     context: contexts.Context, flow: str, html: bool, output: str | None, show_values: bool
 ) -> None:
     from wbengine import operations
-    from wbengine.views import flow as flows
-    from wbengine.views import masking, watching
 
-    masker = masking.Masker(show_values=show_values)
-    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+    if show_values and not html:
+        raise errors.Failed("--show-values is for --html: JSON has all values", errors.USAGE)
+    if output is None and not html:
+        raise errors.Failed(
+            "JSON has all values, secrets too: say into which file it goes (-o FILE)", errors.USAGE
+        )
+    with context.backend() as backend:
         uuid = operations.find(backend, flow).uuid
-        view = flows.read(connection, uuid, masker=masker)
-        events = watching.past(connection.get_flow_details(uuid), masker)
-    if html:
-        from wbengine import report
+        if html:
+            from wbengine import report
+            from wbengine.views import flow as flows
+            from wbengine.views import masking
 
-        text = report.html(view)
-    else:
-        text = _json(view, events)
+            masker = masking.Masker(show_values=show_values)
+            with contextlib.closing(backend.get_connection()) as connection:
+                text = report.html(flows.read(connection, uuid, masker=masker))
+        else:
+            document = operations.export(backend, uuid)
+            text = escaped_json(json.dumps(document, ensure_ascii=False, indent=2))
     if output is None:
         context.printer.raw(text)
         return
-    params.new_file(output, f"{text}\n".encode())
+    params.new_file(output, f"{text}\n".encode(), private=not html)
     context.printer.note(f"written: {output}")
 
 
-def _json(view: FlowView, events: Iterable[Event]) -> str:
-    from wbengine import drawing
+@base.command(
+    "import",
+    help="""Keep the flow that `wbengine flow export` wrote, in this store. One that is kept already
+    is left as it is.
 
-    content = {
-        **view.to_dict(),
-        "schema": "wbengine/flow-export/1",
-        "graph": json.loads(drawing.draw(view.outline, view, format="json")),
-        "events": [event.to_dict() for event in events],
-    }
-    return escaped_json(json.dumps(content, ensure_ascii=False, indent=2))
+    \b
+    wbengine flow import order.json --persistence postgresql://flows@db/flows
+    """,
+)
+@click.argument("file", type=click.File("rb"))
+def import_command(context: contexts.Context, file: BinaryIO) -> None:
+    from wbengine import operations
+
+    try:
+        document = json.loads(file.read())
+        with context.backend() as backend:
+            flow = operations.import_flow(backend, document)
+    except (ValueError, exceptions.InvalidFormat) as error:
+        raise errors.Failed(f"{file.name}: {errors.line_of(error)}", errors.USAGE) from error
+    if context.printer.as_json:
+        context.printer.document("flow-import/1", {"uuid": flow.uuid, "name": flow.name})
+    else:
+        context.printer.line(f"flow {flow.name!r} is kept as {flow.uuid}")

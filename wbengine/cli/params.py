@@ -120,13 +120,15 @@ class _NewFile(click.Path):
         return path
 
 
-def new_file(path: str, data: bytes) -> None:
-    """Write what an option of the kind `NEW_FILE` named.
+def new_file(path: str, data: bytes, *, private: bool = False) -> None:
+    """Write what an option of the kind `NEW_FILE` named; if it is `private`, for its owner only.
 
     :raises Failed: it cannot be written.
     """
     try:
-        Path(path).write_bytes(data)
+        mode = 0o600 if private else 0o666  # less what the umask takes away
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
     except OSError as error:
         raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
 

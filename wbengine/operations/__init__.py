@@ -12,6 +12,7 @@ from wbengine import _lazily
 
 if TYPE_CHECKING:
     from wbengine.operations.commands import Asked, cancel, is_run, suspend
+    from wbengine.operations.exporting import export, import_flow
     from wbengine.operations.finding import find
     from wbengine.operations.moving import move
     from wbengine.operations.planning import Plan, plan
@@ -24,7 +25,9 @@ __all__ = [
     "Plan",
     "cancel",
     "delete",
+    "export",
     "find",
+    "import_flow",
     "is_run",
     "move",
     "plan",
@@ -37,6 +40,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "exporting": ("export", "import_flow"),
     "finding": ("find",),
     "moving": ("move",),
     "planning": ("Plan", "plan"),

@@ -84,18 +84,9 @@ def _put(target: base.Connection, moving: _Moving) -> models.LogBook:
             f"Log book {book.uuid} reads otherwise where it was moved to; nothing was changed where"
             " it is from"
         )
-    for flow in book:
-        _raise_epoch(target, flow)
     for uuid, outline in moving.outlines.items():
         target.save_outline(uuid, outline)
     return book
-
-
-def _raise_epoch(target: base.Connection, flow: models.FlowDetail) -> None:
-    """Workers know requests of earlier runs by their epochs: those of later ones are higher."""
-    while target.get_flow_details(flow.uuid, lazy=True).epoch < flow.epoch:
-        lease = target.take_lease(flow.uuid, str(owners.new()), 60)
-        target.give_back_lease(lease)
 
 
 def _told(book: models.LogBook) -> list[trees.Tree]:

@@ -117,7 +117,8 @@ class Connection(abc.ABC):
         One that is kept already has a new `updated_at` then, and its `created_at` stays.
 
         Flows that somebody runs, or ran since these were read (their `epoch` is an older one), are
-        left as they are.
+        left as they are.  A flow that was not kept gets its latest `epoch` back: workers know the
+        requests of its runs by that.
         """
 
     @abc.abstractmethod

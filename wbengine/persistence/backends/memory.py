@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
-from wbengine.persistence import base, leases, listing, models
-from wbengine.persistence.backends.memory_turns import Turns
+from wbengine.persistence import base, changes, leases, listing, models
 from wbengine.types.outline import Outline
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
@@ -50,7 +51,7 @@ class MemoryBackend(base.Backend):
         #: The latest lease of each flow, and when its time is over (0: it was given back).
         self.leases: dict[str, tuple[leases.Lease, float]] = {}
         #: What changed of each flow, and when.
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, _Turns] = {}
         self.numbers = itertools.count(1)
         self.outlines: dict[str, Outline] = {}
         self.commands: dict[str, base.FlowCommand] = {}
@@ -317,11 +318,11 @@ class MemoryConnection(base.Connection):
 
     # -------------------------------------------------------------------------------------------
 
-    def _turn(self, flow_uuid: str) -> Turns:
+    def _turn(self, flow_uuid: str) -> _Turns:
         """A write of this flow begins."""
         turns = self._backend.turns.get(flow_uuid)
         if turns is None:
-            turns = self._backend.turns[flow_uuid] = Turns(next(self._backend.numbers))
+            turns = self._backend.turns[flow_uuid] = _Turns(next(self._backend.numbers))
         turns.begin()
         return turns
 
@@ -392,3 +393,65 @@ class MemoryConnection(base.Connection):
             if uuid not in kept:
                 raise exceptions.NotFound(f"No {what} {uuid} is kept in memory")
             return copied(kept[uuid])
+
+
+class _Turns:
+    """The writes of one flow.  What changed last is last in its dict: so it is found first."""
+
+    __slots__ = ("_atoms", "_items", "_name", "count", "number", "updated")
+
+    def __init__(self, number: int) -> None:
+        #: Among all flows of the store, in the order of their making.
+        self.number = number
+        self.count = 0
+        self.updated = time.time()
+        # What this store calls this flow in cursors.
+        self._name = secrets.token_hex(6)
+        self._atoms: dict[str, int] = {}
+        self._items: dict[tuple[str, int], int] = {}
+
+    @property
+    def cursor(self) -> str:
+        """Where who has seen everything goes on."""
+        return f"{self._name}.{self.count}"
+
+    def since(self, cursor: str | None) -> int | None:
+        """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
+        name, _, count = (cursor or "").partition(".")
+        if name != self._name or not changes.is_number(count) or int(count) > self.count:
+            return None
+        return int(count)
+
+    def begin(self) -> None:
+        """What changes from now on is of the next turn."""
+        self.count += 1
+        self.updated = time.time()
+
+    def touch(self, atom_uuid: str, items: Iterable[int] = ()) -> None:
+        """An atom's row has changed, or its items of these indexes have."""
+        self.touch_rows((atom_uuid,))
+        for index in items:
+            self._items.pop((atom_uuid, index), None)
+            self._items[atom_uuid, index] = self.count
+
+    def touch_rows(self, atom_uuids: Iterable[str]) -> None:
+        """The rows of these atoms have changed."""
+        known, count = self._atoms, self.count
+        for uuid in atom_uuids:
+            known.pop(uuid, None)
+            known[uuid] = count
+
+    def atoms(self, since: int) -> list[str]:
+        """The uuids of the atoms that changed after a turn, in the order in which they did."""
+        return list(_after(self._atoms, since))[::-1]
+
+    def items(self, since: int) -> list[tuple[str, int]]:
+        """The items that changed after a turn: the uuid of the atom, and the index."""
+        return list(_after(self._items, since))[::-1]
+
+
+def _after(known: dict[_K, int], since: int) -> Iterator[_K]:
+    for key in reversed(known):
+        if known[key] <= since:
+            return
+        yield key

@@ -18,7 +18,7 @@ _ITEMS: Final = tables.ITEMS.name
 _OUTLINES: Final = tables.OUTLINES.name
 
 #: The first insertion decides where a record belongs.
-_FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth")
+_FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
 
 
 class Statements:
@@ -37,7 +37,10 @@ class Statements:
 
         self.put_book = _upsert(dialect, rows.BOOK)
         self.put_flow = _upsert(
-            dialect, rows.FLOW, "book_uuid", "created", "birth", "updated", updated=now
+            dialect,
+            rows.FLOW,
+            *("book_uuid", "created", "birth", "lease_epoch", "updated"),
+            updated=now,
         )
         self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
         self.put_items = _upsert(dialect, rows.ITEM, "changed")

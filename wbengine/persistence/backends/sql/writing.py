@@ -200,8 +200,8 @@ class NewBook:
 
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
     row = rows.FLOW.row(trees.tree_of(flow))
-    beside = {"created": flow.created or 0.0, "birth": secrets.randbits(62)}
-    return {**row, "book_uuid": book_uuid, **beside}
+    first = {"book_uuid": book_uuid, "birth": secrets.randbits(62), "lease_epoch": flow.epoch}
+    return {**row, "created": flow.created or 0.0, **first}
 
 
 def _number(lease: leases.Lease) -> int:

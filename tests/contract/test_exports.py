@@ -1,0 +1,112 @@
+"""A flow as a JSON document: written by one store, read by another one, and written again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.contract.kept_flows import few
+from wbengine import exceptions, operations, states
+from wbengine.persistence import backends, base, models
+from wbengine.types.outline import Outline, OutlineNode
+
+from . import records
+
+
+@contextlib.contextmanager
+def memory() -> Iterator[base.Backend]:
+    with contextlib.closing(backends.fetch("memory")) as made:
+        yield made
+
+
+def written(backend: base.Backend, uuid: str) -> Any:
+    """As it is after a file."""
+    return json.loads(json.dumps(operations.export(backend, uuid), allow_nan=False))
+
+
+@few
+@given(book=records.books())
+def test_imported_flow_is_exported_as_it_was(backend: base.Backend, book: models.LogBook) -> None:
+    """Whatever is in it, from and to a store of any kind."""
+    with memory() as first, memory() as last:
+        with first.get_connection() as connection:
+            connection.save_logbook(book)
+        for flow in book:
+            document = written(first, flow.uuid)
+            operations.import_flow(backend, document)
+            assert written(backend, flow.uuid) == document
+            operations.import_flow(last, written(backend, flow.uuid))
+            assert written(last, flow.uuid) == document
+            with last.get_connection() as connection:
+                found = connection.get_flow_details(flow.uuid)
+            assert records.of_flow(found) == records.of_flow(flow)
+
+
+def a_flow(backend: base.Backend) -> models.FlowDetail:
+    book, flow = models.LogBook("b"), models.FlowDetail("f")
+    flow.enter(states.SUSPENDED, 5.0, "lunch")
+    flow.add(models.TaskDetail("t"))
+    book.add(flow)
+    with backend.get_connection() as connection:
+        connection.save_logbook(book)
+    return flow
+
+
+def test_imported_flow_has_its_outline_and_later_leases(backend: base.Backend) -> None:
+    """Workers know requests of its earlier runs by their epochs."""
+    outline = Outline((OutlineNode("f", "flow", None),), ())
+    with memory() as first:
+        flow = a_flow(first)
+        with first.get_connection() as connection:
+            for _ in range(3):
+                connection.give_back_lease(connection.take_lease(flow.uuid, "me", 60))
+            connection.save_outline(flow.uuid, outline)
+        operations.import_flow(backend, written(first, flow.uuid))
+    with backend.get_connection() as connection:
+        kept = connection.get_outline(flow.uuid)
+        assert kept is not None and kept.digest == outline.digest
+        assert connection.take_lease(flow.uuid, "you", 60).epoch == 4
+
+
+def test_flow_is_imported_into_its_book(backend: base.Backend) -> None:
+    flow = a_flow(backend)
+    document = written(backend, flow.uuid)
+    with backend.get_connection() as connection:
+        connection.destroy_flow(flow.uuid)
+        operations.import_flow(backend, document)
+        (book,) = connection.get_logbooks()
+    assert [each.uuid for each in book] == [flow.uuid]
+
+
+def test_flow_that_is_kept_is_not_imported(backend: base.Backend) -> None:
+    flow = a_flow(backend)
+    document = written(backend, flow.uuid)
+    document["flow"]["name"] = "other"
+    with pytest.raises(exceptions.Duplicate, match=flow.uuid):
+        operations.import_flow(backend, document)
+    with backend.get_connection() as connection:
+        assert connection.get_flow_details(flow.uuid).name == "f"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": "wbengine/flow-export/1"}, "its schema is 'wbengine/flow-export/1', not"),
+        ({"book": None}, "This is no exported flow"),
+        ({"flow": {"name": "f"}}, "'name' and 'uuid'"),
+        ({"atoms": [{"kind": "tusk"}]}, "This is no exported flow"),
+        ({"atoms": [{"kind": "task", "name": "t", "uuid": "u", "state": "?"}]}, "its state is '?'"),
+        ({"outline": "AAAA"}, "no outline"),
+    ],
+)
+def test_document_that_is_no_exported_flow_is_refused(change: Any, words: str) -> None:
+    with memory() as first, memory() as other:
+        document = {**written(first, a_flow(first).uuid), **change}
+        with pytest.raises(exceptions.InvalidFormat, match=words.replace("?", r"\?")):
+            operations.import_flow(other, document)
+        assert other.get_connection().list_flows().flows == []

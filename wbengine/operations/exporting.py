@@ -1,0 +1,91 @@
+"""A kept flow as one JSON document, and such a document as a kept flow."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wbengine import exceptions
+from wbengine.persistence import base, models, trees
+from wbengine.types.outline import Outline
+
+__all__ = ["SCHEMA", "export", "import_flow"]
+
+SCHEMA: Final = "wbengine/flow-export/2"
+
+
+def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
+    """All that is kept of a flow, values and all, as what `json` can write.
+
+    The same flow gives the same document, whatever keeps it; `import_flow` keeps it again.
+
+    :raises NotFound: the flow is not kept.
+    :raises NotEncodable: a value that is kept in memory cannot be written.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        flow = connection.get_flow_details(uuid)
+        outline = connection.get_outline(uuid)
+        (row,) = connection.list_flows(uuid=uuid, limit=1).flows
+        book = trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
+    del book["updated_at"]  # it changes with any of its flows
+    return {
+        "schema": SCHEMA,
+        "book": book,
+        "flow": {**trees.tree_of(flow), "epoch": flow.epoch},
+        "atoms": [_atom(atom) for atom in flow],
+        "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
+    }
+
+
+def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
+    """Keep the flow of such a document, in its book, which is made if it is not kept.
+
+    :raises InvalidFormat: it is no such document.
+    :raises Duplicate: a flow with this uuid is kept already.
+    """
+    book, flow, outline = _read(document)
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.upgrade()
+        with contextlib.suppress(exceptions.NotFound):
+            connection.get_flow_details(flow.uuid, lazy=True)
+            raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
+        with contextlib.suppress(exceptions.NotFound):
+            book = connection.get_logbook(book.uuid, lazy=True)
+        book.add(flow)
+        connection.save_logbook(book)
+        if outline is not None:
+            connection.save_outline(flow.uuid, outline)
+    return flow
+
+
+def _atom(atom: models.AtomDetail) -> dict[str, Any]:
+    told = {"kind": atom.kind, **trees.tree_of(atom)}
+    if atom.items is not None:
+        told["items"] = {**told["items"], "details": [trees.tree_of(item) for item in atom.items]}
+    return told
+
+
+def _read(
+    document: Mapping[str, Any],
+) -> tuple[models.LogBook, models.FlowDetail, Outline | None]:
+    try:
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {document['schema']!r:.80}, not {SCHEMA!r}")
+        book: models.LogBook = trees.record_of(trees.BOOK, document["book"])
+        flow: models.FlowDetail = trees.record_of(trees.FLOW, document["flow"])
+        flow.epoch = int(document["flow"]["epoch"])
+        for told in document["atoms"]:
+            atom: models.AtomDetail = trees.record_of(told["kind"], told)
+            if atom.items is not None:
+                for item in told["items"]["details"]:
+                    atom.items.put(trees.record_of(trees.ITEM, item))
+            flow.add(atom)
+        text = document["outline"]
+        outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
+    except (LookupError, TypeError, ValueError, binascii.Error, exceptions.InvalidFormat) as error:
+        what = f"there is no {error}" if isinstance(error, LookupError) else str(error)
+        raise exceptions.InvalidFormat(f"This is no exported flow: {what}") from error
+    return book, flow, outline
