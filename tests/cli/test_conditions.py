@@ -48,7 +48,7 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "show", UNKNOWN): 66,
     ("flow", "watch", UNKNOWN): 66,
     ("flow", "events", UNKNOWN): 66,
-    ("flow", "export", UNKNOWN): 66,
+    ("flow", "export", UNKNOWN, "-o", "/dev/null"): 66,
     ("flow", "delete", UNKNOWN, "--yes"): 66,
     ("flow", "resume", UNKNOWN): 66,
     ("flow", "suspend", UNKNOWN): 66,
@@ -76,7 +76,7 @@ OF_NOBODY: tuple[Words, ...] = (
     ("completion", "bash"),
 )
 #: Told of in tests of their own.
-ELSEWHERE: tuple[Words, ...] = (("doctor",), ("dev",), ("db", "move"))
+ELSEWHERE: tuple[Words, ...] = (("doctor",), ("dev",), ("db", "move"), ("flow", "import"))
 
 #: What brings a store up to date, or only tells its version: no older one is an error for it.
 OF_ANY_VERSION: dict[Words, int] = {
