@@ -1,6 +1,6 @@
-"""What it costs to keep records: our backends and levels of durability, and TaskFlow's backends.
+"""What it costs to keep records: our backends and levels of durability, TaskFlow's backends, DBOS.
 
-The flow that is measured is the same program for both packages: the modules have the same names.
+The flow that is measured is the same program for us and TaskFlow: the modules have the same names.
 The first half of this module is what a measuring process runs, with nothing but such a package.
 """
 
@@ -17,29 +17,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("each", "batch", "end")
-SHAPES = ("wide", "chain")
+#: `tasks` at once, one after the other; or so many flows, each a chain of three.
+SHAPES = ("wide", "chain", "flows")
+STEPS_OF_A_FLOW = 3
+DBOS = ("dbos>=3.4,<4", "psycopg[binary]>=3.1")
 #: Those that need a server, and what starts one.
 SERVERS = {"postgresql": "postgresql", "mysql": "mariadb"}
 #: What is promised: tasks/s of `batch`, and how many times TaskFlow's sqlite `each` is.
 LEAST_BATCH = 3000
 LEAST_TIMES = 5
+LEAST_TIMES_DBOS = {"sqlite": 5, "postgresql": 3}
 
 
 def measure(what: dict[str, Any]) -> dict[str, float]:
-    """Run one flow of tasks that do nothing, in this process, with the package that is named."""
+    """Run tasks that do nothing, in this process, with the package that is named."""
     package = what["package"]
+    if package == "dbos":
+        return _of_dbos(what)
     engines = importlib.import_module(f"{package}.engines")
     models = importlib.import_module(f"{package}.persistence.models")
     backends = importlib.import_module(f"{package}.persistence.backends")
     engines.run(_flow(package, "wide", 1), engine="serial")  # what is only imported when needed
-    found: dict[str, float] = {}
     with backends.backend(what["conf"]) as backend:
+        if what["shape"] == "flows":
+            flow = _flow(package, "chain", STEPS_OF_A_FLOW)
+            began = time.perf_counter()
+            for _ in range(what["tasks"]):
+                engines.run(flow, backend=backend, engine="serial", **what["options"])
+            return _figures(began, began)
         flow = _flow(package, what["shape"], what["tasks"])
         with contextlib.closing(backend.get_connection()) as connection:
             if what.get("again"):
@@ -54,11 +65,46 @@ def measure(what: dict[str, Any]) -> dict[str, float]:
         engine.validate()
         loaded = time.perf_counter()
         engine.run()
-        ended = time.perf_counter()
+        found = _figures(began, loaded)
         assert engine.storage.get_flow_state() == "SUCCESS"
-        found = {"load": loaded - began, "run": ended - loaded, "all": ended - began}
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return found
+
+
+def _figures(began: float, loaded: float) -> dict[str, float]:
+    ended = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"load": loaded - began, "run": ended - loaded, "all": ended - began, "peak_mb": peak}
+
+
+def _of_dbos(what: dict[str, Any]) -> dict[str, float]:
+    """The same by DBOS: a workflow that calls steps, one after the other."""
+    dbos = importlib.import_module("dbos").DBOS
+    url = what["conf"]["connection"]
+    dbos(config={"name": "bench", "system_database_url": url, "run_admin_server": False,
+                 "log_level": "ERROR"})  # fmt: skip
+
+    @dbos.step()  # type: ignore[untyped-decorator, unused-ignore]
+    def nothing(number: int) -> None:
+        return None
+
+    @dbos.workflow()  # type: ignore[untyped-decorator, unused-ignore]
+    def chain(steps: int) -> None:
+        for number in range(steps):
+            nothing(number)
+
+    dbos.launch()
+    try:
+        chain(1)  # what is only imported when needed
+        gc.collect()
+        began = time.perf_counter()
+        if what["shape"] == "flows":
+            for _ in range(what["tasks"]):
+                chain(STEPS_OF_A_FLOW)
+        else:
+            chain(what["tasks"])
+        return _figures(began, began)
+    finally:
+        dbos.destroy()
 
 
 def _again(engines: Any, connection: Any, backend: Any, flow: Any) -> dict[str, float]:
@@ -137,9 +183,11 @@ class Table:
         self._tasks = options.tasks[0]
         #: Tasks/s of load and run, by package, kind and level.
         self.rates: dict[tuple[str, str, str], float] = {}
+        what = "flows" if options.shape == "flows" else "tasks"
+        shape = f"of {STEPS_OF_A_FLOW} steps" if options.shape == "flows" else options.shape
         print(
-            f"{self._tasks:,} tasks, {options.shape}, serial; best of {options.repeat}"
-            f"\n{'':<10}{'store':<12}{'level':<7}{'load s':>9}{'run s':>9}{'tasks/s':>10}"
+            f"{self._tasks:,} {what}, {shape}, serial; best of {options.repeat}"
+            f"\n{'':<10}{'store':<12}{'level':<7}{'load s':>9}{'run s':>9}{f'{what}/s':>10}"
             f"{'TaskFlow x':>12}"
         )
 
@@ -171,18 +219,23 @@ class Table:
         return self.rates.get(("taskflow", "sqlite", ""))
 
 
-def compare(options: Any, peer: str | None, servers: dict[str, Any]) -> bool:
-    """Print the table of all stores, and whether they do what is promised."""
+def compare(options: Any, peers: Mapping[str, str], servers: dict[str, Any]) -> bool:
+    """Print the table of all stores, and whether they do what is promised.
+
+    `peers` are the interpreters of other packages, by name.
+    """
     table = Table(options, servers)
-    if peer is not None:
-        for kind in ("sqlite", "dir"):
-            table.row("taskflow", peer, kind)
+    for kind in ("sqlite", "dir") if "taskflow" in peers and options.shape != "flows" else ():
+        table.row("taskflow", peers["taskflow"], kind)
+    for kind in ("sqlite", "postgresql") if "dbos" in peers and options.shape != "wide" else ():
+        if kind == "sqlite" or kind in servers:
+            table.row("dbos", peers["dbos"], kind)
     for kind in options.stores:
         if kind in SERVERS and kind not in servers:
             continue
         for level in LEVELS:
             table.row("wbengine", sys.executable, kind, level)
-    return _judged(table.rates, table.base)
+    return _judged(table.rates, table.base, options.shape)
 
 
 def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
@@ -214,16 +267,23 @@ def grow(options: Any, kind: str, servers: dict[str, Any]) -> None:
         before = (tasks, took)
 
 
-def _judged(rates: dict[tuple[str, str, str], float], base: float | None) -> bool:
+def _judged(
+    rates: dict[tuple[str, str, str], float], base: float | None, shape: str = "wide"
+) -> bool:
     good = True
     for kind in ("sqlite", "dir"):
         batch, each = (rates.get(("wbengine", kind, level)) for level in ("batch", "each"))
-        if batch is not None:
+        if batch is not None and shape != "flows":
             good &= _say(batch >= LEAST_BATCH, f"{kind}, batch: {batch:,.0f} tasks/s"
                          f" (at least {LEAST_BATCH:,})")  # fmt: skip
         if each is not None and base is not None:
             good &= _say(each >= LEAST_TIMES * base, f"{kind}, each: {each / base:.1f} times"
                          f" TaskFlow's sqlite (at least {LEAST_TIMES})")  # fmt: skip
+    for kind, times in LEAST_TIMES_DBOS.items():
+        ours, theirs = rates.get(("wbengine", kind, "each")), rates.get(("dbos", kind, ""))
+        if ours is not None and theirs is not None:
+            good &= _say(ours >= times * theirs, f"{kind}, each: {ours / theirs:.1f} times DBOS"
+                         f" (at least {times})")  # fmt: skip
     if base is None:
         print("not compared with TaskFlow")
     return good
