@@ -40,7 +40,7 @@ _AREAS: Mapping[str, Callable[[str, str], bool]] = {
             "executor",
             "worker",
             "proxy",
-            "outbox",
+            "sender",
             "ledger",
             "requests",
         ),

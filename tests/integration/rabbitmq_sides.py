@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from tests.support import brokers, errands
+from tests.support import brokers, outgoing
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
@@ -63,13 +63,13 @@ class Side:
         self.proxy.call_soon(rests.set)
         assert rests.wait(30)
 
-    def send(self, number: int, to: str, **options: Any) -> Parcel:
+    def send(self, number: int, to: str, **options: Any) -> OutgoingMessage:
         more = {name: options.pop(name) for name in ("priority", "persistent") if name in options}
-        headers = options.pop("headers", {})
+        headers, defer = options.pop("headers", {}), options.pop("defer", False)
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to, headers=headers, **more)
-        parcel = errands.parcel(envelope, **options)
-        self.proxy.send(parcel)
-        return parcel
+        message = outgoing.message(envelope, **options)
+        self.proxy.send(message, defer=defer)
+        return message
 
 
 def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ SUBMITTING = ("engine.before-submit", "engine.after-submit")
 RETIRING = ("engine.before-retire", "engine.after-retire")
 OPENING = ("executor.before-open", "executor.after-open")
 DROPPING = ("executor.before-drop", "executor.after-drop")
-PUBLISHING = ("outbox.before-publish", "outbox.after-publish")
+PUBLISHING = ("sender.before-publish", "sender.after-publish")
 SETTLING = ("proxy.before-ack", "proxy.after-ack")
 CLAIMING = ("worker.before-claim", "worker.after-claim")
 FINISHING = ("worker.before-finish", "worker.after-finish")
@@ -68,8 +68,8 @@ SPARE = 2
 SMOKE = (
     (REDIS, Strike("worker", "worker.after-finish", Fault("lose", "to-client"))),
     (REDIS, Strike("engine", "executor.before-open", Fault("cut"))),
-    (RABBITMQ, Strike("worker", "outbox.before-publish", Fault("lose", "to-server"))),
-    (RABBITMQ, Strike("engine", "outbox.before-publish", Fault("lose", "to-server"))),
+    (RABBITMQ, Strike("worker", "sender.before-publish", Fault("lose", "to-server"))),
+    (RABBITMQ, Strike("engine", "sender.before-publish", Fault("lose", "to-server"))),
     (RABBITMQ, Strike("worker", "task.began", Fault("cut"))),
     (SQLITE, Strike("worker", "worker.after-claim", Fault("cut"))),
     (LEDGER, Strike("worker", "worker.before-claim", Fault("lose", "to-client"))),

@@ -16,7 +16,7 @@ import pytest
 from tests.support import sample_tasks
 from tests.support.workers import REPOSITORY, until, worker_in_thread
 from wbengine import engines, exceptions, task
-from wbengine.engines.worker_based.connections import listening
+from wbengine.engines.worker_based.connections import consumer_loop
 from wbengine.engines.worker_based.proxy import Proxy
 from wbengine.patterns import unordered_flow
 
@@ -121,9 +121,9 @@ def test_redis_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_cannot_be_used_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(consumer_loop, "CONNECT_TIMEOUT", 1.0)
     proxy = Proxy("me", "x", url=f"sqlalchemy+sqlite:///{tmp_path}/none/broker.db")
     with pytest.raises(exceptions.TransportFailure, match="unable to open"):
         proxy.start()
-    told = [each.getMessage() for each in caplog.records if each.name == listening.__name__]
+    told = [each.getMessage() for each in caplog.records if each.name == consumer_loop.__name__]
     assert [text for text in told if "connecting again" in text] == told[:1]

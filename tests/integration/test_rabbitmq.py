@@ -23,7 +23,8 @@ from tests.support import brokers, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.connections import listening, receiving, unconfirmed
+from wbengine.engines.worker_based.connections import consumer_loop, publisher_confirms
+from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
@@ -138,9 +139,9 @@ def test_confirmation_that_arrives_with_the_end_of_the_connection_counts(
         assert goes_on.wait(60)
 
     with Side(url, "a").running() as a, Side(rabbitmq_url, "b").running() as b:
-        with a.proxy._outbox._lock:
+        with a.proxy._sender._lock:
             for number in range(40):
-                a.send(number, "b", after=lambda n=number: done(n))
+                a.send(number, "b", after=lambda n=number: done(n), defer=True)
         until(lambda: len(b.got) >= 16 and after)
         between.half_close()
         goes_on.set()
@@ -155,11 +156,11 @@ def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitm
         assert a.proxy.flush(60)
         until(lambda: b.got == [0])
         between.stall()
-        post = a.proxy._outbox._post
-        assert post is not None
+        confirms = a.proxy._sender._writer
+        assert confirms is not None
         for number in range(1, 100):
             a.send(number, "b")
-        until(lambda: len(post.unconfirmed) == 99)
+        until(lambda: len(confirms.unconfirmed) == 99)
         between.cut()
         between.resume()
         until(lambda: len(b.got) >= 100, within=RECONNECTED)
@@ -170,7 +171,7 @@ def test_nothing_counts_as_sent_that_was_not_confirmed(
     through: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection stays, and nobody answers: it is given up, and who wants to know is told."""
-    monkeypatch.setattr(unconfirmed, "CONFIRM_TIMEOUT", 1.0)
+    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT", 1.0)
     url, between = through
     told: list[str] = []
     with Side(url, "a").running() as a, Side(url, "b").running() as b:
@@ -224,8 +225,8 @@ def test_a_busy_connection_stays(rabbitmq_url: str, caplog: pytest.LogCaptureFix
 def test_a_consumer_that_went_deaf_is_rebuilt(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receiving, "QUIET", 0.2)
-    monkeypatch.setattr(receiving, "DEAF", 0.4)
+    monkeypatch.setattr(receivers, "QUIET", 0.2)
+    monkeypatch.setattr(receivers, "DEAF", 0.4)
     with Side(rabbitmq_url, "a").running() as a:
         with kombu.Connection(rabbitmq_url) as connection:
             thief = kombu.Consumer(
@@ -246,8 +247,8 @@ def test_removed_queues_and_exchanges_are_declared_again(
     removed: str,
 ) -> None:
     """Also by whoever publishes nothing but what he sends to himself."""
-    monkeypatch.setattr(receiving, "QUIET", 0.3)
-    monkeypatch.setattr(receiving, "DEAF", 600.0)  # nobody begins anew because of that
+    monkeypatch.setattr(receivers, "QUIET", 0.3)
+    monkeypatch.setattr(receivers, "DEAF", 600.0)  # nobody begins anew because of that
     with Side(rabbitmq_url, "a").running() as a, Side(rabbitmq_url, "b", queues=("q",)).running():
         if removed == "exchange":
             rabbitmq_server.ask("DELETE", "exchanges", rabbitmq_url.rpartition("/")[2], "x")
@@ -549,7 +550,7 @@ def refusal(url: str) -> str:
 @pytest.fixture
 def connect_within(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Say how long a first connection may take."""
-    return functools.partial(monkeypatch.setattr, listening, "CONNECT_TIMEOUT")
+    return functools.partial(monkeypatch.setattr, consumer_loop, "CONNECT_TIMEOUT")
 
 
 @pytest.mark.parametrize("wrong", ["password", "vhost"])

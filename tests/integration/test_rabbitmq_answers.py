@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.integration.rabbitmq_sides import Side, queues
-from tests.support import brokers, errands, sample_tasks, wiretap
+from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
-from wbengine.engines.worker_based.connections import listening
+from wbengine.engines.worker_based.connections import consumer_loop
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import unordered_flow
 
@@ -39,8 +39,8 @@ class Asked(Side):
     def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
         number = env.body_of(message)["n"]
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
-        parcel = errands.parcel(envelope, after=lambda: self.told.append(number))
-        return self.proxy.answer(parcel, message, soon)
+        answer = outgoing.message(envelope, after=lambda: self.told.append(number))
+        return self.proxy.answer(answer, message, soon)
 
     @contextlib.contextmanager
     def answering(self, threads: int) -> Iterator[None]:
@@ -129,7 +129,7 @@ def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
         for number in range(3):
             e.send(number, "q")
         until(lambda: len(w.got) == 2)
-        line = w.proxy._receiver.desk._lane.line
+        line = w.proxy._receiver.replies._channel.connection
         with line._buffer._writing:  # so that nobody else writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
@@ -188,10 +188,10 @@ def test_answer_is_refused_while_its_connection_cannot_take_it(
         until(lambda: w.got == [1])
         message = w.messages[0]
         receiver = w.proxy._receiver
-        assert receiver is not None and receiver.desk is not None
-        receiver.desk._post.blocked = True
+        assert receiver is not None and receiver.replies is not None
+        receiver.replies._confirms.blocked = True
         assert not w.answer(message)
-        receiver.desk._post.blocked = False
+        receiver.replies._confirms.blocked = False
         assert w.answer(message)
         assert not w.answer(message)
         until(lambda: e.got == w.told == [1])
@@ -225,8 +225,8 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         e.send(1, "q")
         until(lambda: w.got == [1])
         envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
-        parcel = errands.parcel(envelope, failed=failed.append)
-        assert w.proxy.answer(parcel, w.messages[0], False)
+        answer = outgoing.message(envelope, failed=failed.append)
+        assert w.proxy.answer(answer, w.messages[0], False)
         until(lambda: w.got == [1, 1])  # the receipt behind it was not read
         until(lambda: failed)
         assert "ACCESS_REFUSED" in str(failed[0])
@@ -261,7 +261,7 @@ def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) 
             for count in range(number * each, (number + 1) * each):
                 envelope = env.Envelope("TEST", {"n": count}, routing_key="b")
                 told = functools.partial(after.append, count)
-                a.proxy.send_now(errands.parcel(envelope, after=told))
+                a.proxy.send(outgoing.message(envelope, after=told))
 
         saying = [threading.Thread(target=say, args=(number,)) for number in range(threads)]
         for thread in saying:
@@ -283,7 +283,7 @@ def test_what_is_said_at_once_is_not_lost_with_a_connection(tapped: Any) -> None
         for number in range(1500):
             envelope = env.Envelope("TEST", {"n": number}, routing_key="b")
             told = functools.partial(after.append, number)
-            a.proxy.send_now(errands.parcel(envelope, after=told))
+            a.proxy.send(outgoing.message(envelope, after=told))
             if number % 400 == 250:
                 until(lambda n=number: len(after) > n / 2)
                 tap.cut()
@@ -297,7 +297,7 @@ def test_replies_are_acknowledged_together_and_all_of_them(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what is not acknowledged a part comes again to whoever reads the queue next."""
-    monkeypatch.setattr(listening, "RECEIPTS_PERIOD", 3600.0)
+    monkeypatch.setattr(consumer_loop, "RECEIPTS_PERIOD", 3600.0)
     with Side(rabbitmq_url, "e", keeps=True).running() as e:
         e.proxy.leaves_queue = True
         for number in range(200):

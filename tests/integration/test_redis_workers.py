@@ -11,7 +11,7 @@ import pytest
 from tests.support import brokers, sample_tasks, workers
 from tests.support.workers import until
 from wbengine import engines, exceptions, states
-from wbengine.engines.worker_based.connections import listening
+from wbengine.engines.worker_based.connections import consumer_loop
 from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.engines.worker_based.ledger import _redis_steps as steps
 from wbengine.patterns import linear_flow, unordered_flow
@@ -52,7 +52,7 @@ def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
     redis_url, redis_server, tmp_path, ledger, patient, monkeypatch
 ):
     """Whether or not anybody has to say anything else; an engine, too, holds no answer."""
-    monkeypatch.setattr(listening, "DRAIN_PERIOD", 60.0)
+    monkeypatch.setattr(consumer_loop, "DRAIN_PERIOD", 60.0)
     place = f"sqlite:///{tmp_path}/ledger.db" if ledger == "sqlite" else ledger
     offered = place if ledger == "sqlite" else None
     flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))

@@ -26,7 +26,7 @@ from wbengine import engines, invocation, states
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections import parcels
+from wbengine.engines.worker_based.connections import outgoing
 from wbengine.engines.worker_based.engine_side import lineage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.persistence import models
@@ -124,7 +124,7 @@ def test_resumed_flow_waits_for_tasks_that_still_run(folder: Path) -> None:
         ("executor.before-drop", 1),
         pytest.param("executor.before-open", 1, marks=pytest.mark.slow),
         pytest.param("executor.after-open", 1, marks=pytest.mark.slow),
-        pytest.param("outbox.before-publish", 1, marks=pytest.mark.slow),
+        pytest.param("sender.before-publish", 1, marks=pytest.mark.slow),
         pytest.param("executor.after-drop", 1, marks=pytest.mark.slow),
         pytest.param("proxy.before-ack", 1, marks=pytest.mark.slow),
     ],
@@ -211,17 +211,17 @@ def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 
-class Hindrance(parcels.Errand):
+class Hindrance(outgoing.DeliveryHooks):
     """What a publisher is busy with until it is let go on."""
 
     def __init__(self) -> None:
         self.met, self.let = threading.Event(), threading.Event()
 
-    def prepare(self, parcels: Sequence[parcels.Parcel]) -> None:
+    def prepare(self, messages: Sequence[outgoing.OutgoingMessage]) -> None:
         self.met.set()
         self.let.wait(60)
-        for parcel in parcels:
-            parcel.withdrawn = True
+        for message in messages:
+            message.withdrawn = True
 
 
 def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Path) -> None:
@@ -230,7 +230,8 @@ def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Pa
     beat = folder / "broker/ledger/beats"
     with worker(folder) as held, running(tasks.engine_of("gated", folder), hindrance.let):
         workers.until(lambda: tasks.runs(folder) == ["execute-a"])
-        held._proxy.send(parcels.Parcel(env.Envelope(pr.NOTIFY, {}), hindrance))
+        hindering = outgoing.OutgoingMessage(env.Envelope(pr.NOTIFY, {}), hindrance)
+        held._proxy.send(hindering, defer=True)
         assert hindrance.met.wait(30)
         opened(folder)
         workers.until(lambda: not held._server.running)

@@ -23,7 +23,7 @@ from tests.support.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, task, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
-from wbengine.engines.worker_based.connections import receiving
+from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 #: More than a message names.
@@ -398,7 +398,7 @@ def test_a_full_disk_delays_answers_but_loses_none(
 def test_queues_and_bindings_that_were_taken_away_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "DECLARE_PERIOD", 0.1)
+    monkeypatch.setattr(receivers, "DECLARE_PERIOD", 0.1)
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
         for name in ("exchanges", "queues"):  # at once: the worker makes them again

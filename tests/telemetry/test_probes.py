@@ -19,7 +19,7 @@ from tests.support import sample_tasks, tcp_proxy, workers
 from tests.telemetry import scraping
 from wbengine import engines
 from wbengine.engines.worker_based import worker as workers_module
-from wbengine.engines.worker_based.connections import receiving
+from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.patterns import linear_flow
 from wbengine.telemetry import probes, serving
 
@@ -138,8 +138,8 @@ def test_it_is_seen_when_a_broker_falls_silent(
 ) -> None:
     """Nobody closes the connection: bytes just do not come any more.  It still lives, but does not
     hear anything, and touches no file; and when the broker is back, it does."""
-    monkeypatch.setattr(receiving, "QUIET", 0.3)
-    monkeypatch.setattr(receiving, "DEAF", 1.0)
+    monkeypatch.setattr(receivers, "QUIET", 0.3)
+    monkeypatch.setattr(receivers, "DEAF", 1.0)
     monkeypatch.setattr(workers_module, "SILENCE", 1.0)
     monkeypatch.setattr(probes, "PERIOD", 0.1)
     heartbeat = tmp_path / "heartbeat"

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.workers import until
 from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based.connections import listening, receiving
-from wbengine.engines.worker_based.connections.parcels import ECHO, Parcel
+from wbengine.engines.worker_based.connections import consumer_loop
+from wbengine.engines.worker_based.connections import receiver as receivers
+from wbengine.engines.worker_based.connections.outgoing import ECHO, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
 
@@ -30,7 +31,7 @@ class Side(Proxy):
         self.take_from(["q"], 2)
 
     def say(self, number: int, to: str = "me") -> None:
-        self.send(Parcel(env.Envelope("TEST", {"n": number}, routing_key=to), ECHO))
+        self.send(OutgoingMessage(env.Envelope("TEST", {"n": number}, routing_key=to), ECHO))
 
 
 @pytest.fixture
@@ -67,14 +68,14 @@ def test_but_not_for_each_of_many(side: Side, monkeypatch: pytest.MonkeyPatch) -
         before()
 
     receiver._declare_own = declare  # type: ignore[method-assign]
-    monkeypatch.setattr(receiving, "DECLARE_PAUSE", 3600.0)
+    monkeypatch.setattr(receivers, "DECLARE_PAUSE", 3600.0)
     for number in range(1, 100):
         side.say(number, "nobody")
         assert side.flush(30)
     side.say(100)
     until(lambda: side.got == [100])  # it has had its turn since
     assert declared == []
-    monkeypatch.setattr(receiving, "DECLARE_PAUSE", 0.0)
+    monkeypatch.setattr(receivers, "DECLARE_PAUSE", 0.0)
     number = 101
     side.say(number, "nobody")
     until(lambda: declared == [101] and not receiver._mistrusts)
@@ -83,10 +84,10 @@ def test_but_not_for_each_of_many(side: Side, monkeypatch: pytest.MonkeyPatch) -
 def test_what_ails_is_said_once_until_it_works_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listening, "AILING_PAUSE", 0.01)
-    monkeypatch.setattr(listening, "DRAIN_PERIOD", 1000.0)
+    monkeypatch.setattr(consumer_loop, "AILING_PAUSE", 0.01)
+    monkeypatch.setattr(consumer_loop, "DRAIN_PERIOD", 1000.0)
     clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + turned)
-    monkeypatch.setattr(listening, "time", clock)
+    monkeypatch.setattr(consumer_loop, "time", clock)
     ails = ["full", "full", "full", "slow", "", "slow"]
     turns: list[str] = []
     turned = 0.0
@@ -107,7 +108,7 @@ def test_what_ails_is_said_once_until_it_works_again(
     until(lambda: len(turns) == 6)
     made.stop()
     thread.join(60)
-    said = [each.getMessage() for each in caplog.records if each.name == listening.__name__]
+    said = [each.getMessage() for each in caplog.records if each.name == consumer_loop.__name__]
     assert [text.partition(",")[0] for text in said] == [
         "cannot receive (full)",
         "cannot receive (slow)",

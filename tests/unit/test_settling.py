@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wbengine.engines.worker_based import proxy
-from wbengine.engines.worker_based.connections import taking
+from wbengine.engines.worker_based.connections import prefetcher
 
 
 class Broken:
@@ -34,7 +34,7 @@ class Side(proxy.Proxy):
     def __init__(self) -> None:
         super().__init__("me", "x", url="amqp://localhost")
         self.take_from(["q"], 2)
-        assert isinstance(self._work, taking.SlotTaking)
+        assert isinstance(self._work, prefetcher.AmqpPrefetcher)
         self.work = self._work
         self.work.channel = Broken()
         self.messages = [Delivered(), Delivered()]

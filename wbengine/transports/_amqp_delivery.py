@@ -9,7 +9,7 @@ from amqp import serialization
 
 from wbengine.transports import _amqp_frames as frames
 
-__all__ = ["Delivery", "Lane", "read"]
+__all__ = ["Delivery", "Channel", "read"]
 
 _BEGIN: Final = struct.Struct(">BHI")
 _METHOD: Final = struct.Struct(">I")
@@ -27,10 +27,10 @@ _names: dict[bytes, str] = {}
 _MOST_NAMES: Final = 512
 
 
-class Lane(Protocol):
+class Channel(Protocol):
     """The channel that a message came on, as far as the message knows it."""
 
-    channel: Any
+    raw: Any
 
     def ack(self, delivery: Delivery) -> None: ...
     def reject(self, delivery: Delivery, requeue: bool) -> None: ...
@@ -41,6 +41,7 @@ class Delivery:
 
     __slots__ = (
         "acknowledged",
+        "amqp_channel",
         "body",
         "channel",
         "compressed",
@@ -48,7 +49,6 @@ class Delivery:
         "delivery_tag",
         "exchange",
         "headers",
-        "lane",
         "properties",
         "redelivered",
         "routing_key",
@@ -56,7 +56,7 @@ class Delivery:
 
     def __init__(
         self,
-        lane: Lane,
+        amqp_channel: Channel,
         consumer_tag: str,
         delivery_tag: int,
         redelivered: bool,
@@ -65,8 +65,8 @@ class Delivery:
         properties: dict[str, Any],
         body: bytes,
     ) -> None:
-        self.lane = lane
-        self.channel = lane.channel
+        self.amqp_channel = amqp_channel
+        self.channel = amqp_channel.raw
         self.consumer_tag = consumer_tag
         self.delivery_tag = delivery_tag
         self.redelivered = redelivered
@@ -83,11 +83,11 @@ class Delivery:
         self.acknowledged = False
 
     @classmethod
-    def of(cls, raw: Any, lane: Lane) -> Delivery:
+    def of(cls, raw: Any, amqp_channel: Channel) -> Delivery:
         """What py-amqp has read."""
         info = raw.delivery_info
         return cls(
-            lane,
+            amqp_channel,
             info.get("consumer_tag", ""),
             info["delivery_tag"],
             bool(info.get("redelivered")),
@@ -108,27 +108,27 @@ class Delivery:
         }
 
     def ack(self) -> None:
-        self.lane.ack(self)
+        self.amqp_channel.ack(self)
 
     def reject(self, requeue: bool = False) -> None:
-        self.lane.reject(self, requeue)
+        self.amqp_channel.reject(self, requeue)
 
     def requeue(self) -> None:
-        self.lane.reject(self, True)
+        self.amqp_channel.reject(self, True)
 
 
-def read(data: bytes, at: int, lane: Lane) -> tuple[Delivery, int] | None:
+def read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
     """The message whose first frame, which is all there, begins `at`, and where it ends.
 
     None: it is not all there yet, or it says what only py-amqp reads.
     """
     try:
-        return _read(data, at, lane)
+        return _read(data, at, amqp_channel)
     except (struct.error, IndexError, ValueError):
         return None
 
 
-def _read(data: bytes, at: int, lane: Lane) -> tuple[Delivery, int] | None:
+def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] | None:
     end = at + 7 + _SIZE.unpack_from(data, at + 3)[0]
     at += 11
     consumer, at = _text(data, at)
@@ -151,7 +151,7 @@ def _read(data: bytes, at: int, lane: Lane) -> tuple[Delivery, int] | None:
         if kind != frames.BODY or size != length or data[end] != frames.END:
             return None
         body, at = data[at + 7 : end], end + 1
-    return Delivery(lane, consumer, tag, bool(again & 1), exchange, key, found, body), at
+    return Delivery(amqp_channel, consumer, tag, bool(again & 1), exchange, key, found, body), at
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:

@@ -14,8 +14,8 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, proxy, types
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections import listening, serving, topology
-from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.connections import consumer_loop, serving, topology
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.discovery import clocks, outlook, snapshots
 from wbengine.engines.worker_based.engine_side import publishing
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
@@ -307,25 +307,25 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self, invocations: Iterable[invocation.Invocation], done: invocation.Done
     ) -> None:
         now = SYSTEM.monotonic()
-        alone: fx.Dispatch | None = None
-        for count, call in enumerate(invocations):
-            if alone is not None:  # it is not; and what comes may be refused
-                self._perform(alone)
-                alone = None
-            if _nothing_to_undo(call):
-                done(call, invocation.Outcome(None))
-                continue
-            with self._lock:
-                take = self._recovery.recover if call.recovered else self._tracker.submit
-                effects = take(call, done, now)
-            if not count and len(effects) == 1 and isinstance(effects[0], fx.Dispatch):
-                alone = effects[0]
-            else:
-                self._apply(effects)
-            if call.cancellation.cancelled:  # perhaps before it was known here
-                self._report(self._tracker.cancel, (call,))
-        if alone is not None:  # there is nothing to do but to wait for it
-            self._proxy.send_now(Parcel(alone.envelope, self._publishing, alone))
+        last: fx.Dispatch | None = None
+        try:
+            for call in invocations:
+                if _nothing_to_undo(call):
+                    done(call, invocation.Outcome(None))
+                    continue
+                with self._lock:
+                    take = self._recovery.recover if call.recovered else self._tracker.submit
+                    effects = take(call, done, now)
+                for effect in effects:
+                    if isinstance(effect, fx.Dispatch):
+                        last, effect = effect, last
+                    if effect is not None:
+                        self._apply((effect,))
+                if call.cancellation.cancelled:  # perhaps before it was known here
+                    self._report(self._tracker.cancel, (call,))
+        finally:  # also where the next one is refused
+            if last is not None:  # with those before it, which wait for it
+                self._proxy.send(self._message(last))
         if self._recovery.unasked:
             with self._lock:
                 effects = self._recovery.ask()
@@ -457,7 +457,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def _nudge(self) -> None:
         """Let the consumer's thread look at the clock, if something is due before it would."""
         due = self._next_timer()
-        if due is not None and due - SYSTEM.monotonic() < listening.DRAIN_PERIOD:
+        if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_PERIOD:
             self._proxy.call_soon(_nothing)
 
     # Effects.
@@ -478,7 +478,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def _perform(self, effect: fx.Effect) -> None:
         # The most frequent first; `match` would take its time.
         if isinstance(effect, fx.Dispatch):
-            self._proxy.send(Parcel(effect.envelope, self._publishing, effect))
+            self._proxy.send(self._message(effect), defer=True)
         elif isinstance(effect, fx.Settle):
             effect.tracked.done(effect.tracked.invocation, effect.outcome)
         elif isinstance(effect, fx.Acknowledge):
@@ -506,14 +506,17 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
-                self._proxy.send(Parcel(message, self._questions))
+                self._proxy.send(OutgoingMessage(message, self._questions), defer=True)
+
+    def _message(self, effect: fx.Dispatch) -> OutgoingMessage:
+        return OutgoingMessage(effect.envelope, self._publishing, effect)
 
     def _drop_rows(self, *request_ids: str) -> None:
         """Remove the rows of requests whose ends are saved."""
         if self._writer.ledger is None:
             return
         if self._proxy.target.ours:
-            self._proxy.later(self._writer.drop, *request_ids)
+            self._proxy.call_later(self._writer.drop, *request_ids)
         else:  # another place: nothing else is to wait for it
             self._writer.drop(list(request_ids))
 
@@ -592,7 +595,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         asked = self._pings.begin(names)
         for name in names:
             question = env.Envelope(pr.NOTIFY, {}, name, None, self._finder.uuid, dict(headers))
-            self._proxy.send(Parcel(question), first=True)
+            self._proxy.send(OutgoingMessage(question), first=True, defer=True)
         return self._pings.wait(asked, timeout)
 
     def requests(self, state: str | None = None) -> list[snapshots.RequestSnapshot]:
@@ -624,7 +627,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             raise ValueError(f"workers cannot be told to {what}: interop={self._interop!r}")
         order = commands.order(commands.check_order(what), worker)
         self.start()
-        self._proxy.send(Parcel(order), first=True)
+        self._proxy.send(OutgoingMessage(order), first=True, defer=True)
 
 
 class _Counted:

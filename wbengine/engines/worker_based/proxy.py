@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +19,17 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import dispatcher, protocol
-from wbengine.engines.worker_based.connections import confirming_outbox, listening, taking, topology
-from wbengine.engines.worker_based.connections.outbox import UNHURRIED, Chore, Outbox
-from wbengine.engines.worker_based.connections.parcels import ECHO, NOTHING, Errand, Parcel
+from wbengine.engines.worker_based.connections import topology
+from wbengine.engines.worker_based.connections.amqp_sender import AmqpSender
+from wbengine.engines.worker_based.connections.consumer_loop import ConsumerLoop
+from wbengine.engines.worker_based.connections.outgoing import (
+    ECHO,
+    NO_HOOKS,
+    DeliveryHooks,
+    OutgoingMessage,
+)
+from wbengine.engines.worker_based.connections.prefetcher import AmqpPrefetcher, Prefetcher
+from wbengine.engines.worker_based.connections.sender import DEFERRED, Call, Sender
 from wbengine.engines.worker_based.messages import envelope as env
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +43,7 @@ def _nothing() -> None:
     return None
 
 
-class Proxy(listening.Listening):
+class Proxy(ConsumerLoop):
     """Publish to, and be called for messages from, one topic exchange.
 
     `topic` names this side's own queue, bound under its name and under each of `bindings`.
@@ -75,7 +82,7 @@ class Proxy(listening.Listening):
             exchange, topic, bindings, interop, direct=self._target.check()
         )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
-        kind = confirming_outbox.ConfirmingOutbox if self._target.amqp else Outbox
+        kind = AmqpSender if self._target.amqp else Sender
         super().__init__(
             self._target,
             self._topology,
@@ -132,74 +139,52 @@ class Proxy(listening.Listening):
             reply_to=reply_to,
             headers=dict(headers or {}),
         )
-        errand = ECHO if routing_key == self._topic else NOTHING
-        self.send(Parcel(envelope, errand), first=first)
+        hooks = ECHO if routing_key == self._topic else NO_HOOKS
+        self.send(OutgoingMessage(envelope, hooks), first=first, defer=True)
 
-    def send(self, parcel: Parcel, first: bool = False) -> None:
-        """Queue a parcel for the publisher's thread, and return at once.
+    def send(self, message: OutgoingMessage, *, first: bool = False, defer: bool = False) -> None:
+        """Publish a message; a broker that is away only delays it.  See `Sender.send`.
 
-        Parcels go out in the order in which they were queued, except that `first` ones (beats)
-        pass all others.  A broker that is away only delays them.
+        From a thread that holds no lock, and may wait for the broker; `defer` from any other.
         """
-        self._outbox.put(parcel, first)
+        self._sender.send(message, first=first, defer=defer)
 
-    def send_now(self, parcel: Parcel) -> None:
-        """As `send`; from this thread, if nothing else is to be published: see `Outbox.put_now`."""
-        self._outbox.put_now(parcel)
-
-    def _wake_by(self, due: float) -> None:
+    def wake_by(self, due: float) -> None:
         """Let the consumer's thread look then, if it sleeps longer."""
         if due < self._sleeps_until and threading.get_ident() != self._consumer:
             self._ring()
 
-    def answer(self, parcel: Parcel, request: Any, soon: bool) -> bool:
+    def answer(self, message: OutgoingMessage, request: Any, soon: bool) -> bool:
         """Publish a terminal answer, and acknowledge its request right behind it, at once; `soon`:
         by a thread that will answer another one within a few milliseconds, which is together with
         this; if it does not, this goes out by itself.
 
-        From any thread.  `parcel.errand` is told when the broker has confirmed it.  False: it has
+        From any thread.  `message.hooks` are told when the broker has confirmed it.  False: it has
         to be sent in the usual way.  Only of a RabbitMQ.
         """
         receiver = self._receiver  # which the consumer's thread may take away at any moment
-        desk = None if receiver is None else receiver.desk
-        if desk is None or not desk.answer(parcel, request, self._let_go, soon):
+        replies = None if receiver is None else receiver.replies
+        if replies is None or not replies.answer(message, request, self._let_go, soon):
             return False
         if soon:
-            self._wake_by(time.monotonic() + UNHURRIED)
+            self.wake_by(time.monotonic() + DEFERRED)
         return True
 
     def _let_go(self, request: Any) -> None:
         work = self._work
-        if isinstance(work, taking.SlotTaking) and work.let_go(request):
+        if isinstance(work, AmqpPrefetcher) and work.let_go(request):
             self.call_soon(work.adjust)
 
-    def send_unhurried(self, parcel: Parcel) -> None:
-        """As `send`, but a few milliseconds later, if it is not withdrawn by then.
+    def call_later(self, function: Call, *things: Any) -> None:
+        """Call `function([thing, ...])` in the sender's thread when it has nothing to publish.
 
-        From any thread, but meant for that of the consumer: others wake it.
+        It is told of all things that came meanwhile; where the proxy has ended, at once.
         """
-        self._wake_by(self._outbox.put_unhurried(parcel))
-
-    def send_soon(self, parcel: Parcel) -> None:
-        """As `send`, by a thread that will `send_now` within a few milliseconds, which is together
-        with this; if it does not, this goes out by itself."""
-        due = self._outbox.put_soon(parcel)
-        if self._wake is None:  # nobody would look
-            self._outbox.hasten_soon(math.inf)
-        else:
-            self._wake_by(due)
-
-    def later(self, chore: Chore, *things: Any) -> None:
-        """Let the publisher's thread do something when it has nothing to publish.
-
-        `chore([thing, ...])` is told of all things that came meanwhile; where the proxy has ended,
-        it is done at once.
-        """
-        self._outbox.later(chore, *things)
+        self._sender.call_later(function, *things)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued is published and done; False if time ran out."""
-        return self._outbox.flush(timeout)
+        return self._sender.flush(timeout)
 
     # Consuming.
 
@@ -210,7 +195,7 @@ class Proxy(listening.Listening):
         Each request has to end in one call of `ack` or `give_back`, which frees its slot.  Takes
         effect when the proxy starts, and after every reconnect.
         """
-        kind = taking.SlotTaking if self._target.amqp else taking.Taking
+        kind = AmqpPrefetcher if self._target.amqp else Prefetcher
         self._work = kind(queues, slots, ours=self._target.ours)
         self._topology.brief = True
 
@@ -272,23 +257,23 @@ class Proxy(listening.Listening):
     def ack_later(self, *messages: Any) -> None:
         """`ack` each, together with others; within a second or so."""
         if self._target.ours:
-            self.later(self.ack_many, *messages)
+            self.call_later(self.ack_many, *messages)
         elif self._target.amqp and self._work is None:
             self._receipts.extend(messages)  # wakes nobody
         else:
             self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
 
     def _acknowledge_now(self, messages: list[Any]) -> None:
-        for lane, group in _by_lane(messages).items():
-            _settle_all(lane, group)
+        for channel, group in _by_amqp_channel(messages).items():
+            _settle_all(channel, group)
 
     def release_many(self, messages: Sequence[Any]) -> None:
         """What these requests need from now on is no slot: others may be taken for them.
 
-        From any thread.  Only where the transport is ours, and the publisher keeps up.
+        From any thread.  Only where the transport is ours, and the sender keeps up.
         """
         work = self._work
-        if self._target.ours and work is not None and self._outbox.behind < _BEHIND * work.slots:
+        if self._target.ours and work is not None and self._sender.behind < _BEHIND * work.slots:
             for channel, group in _by_channel(messages).items():
                 channel.release_many(group)
 
@@ -327,9 +312,9 @@ class Proxy(listening.Listening):
         if env.WBE_LEDGER in (message.headers or {}):
             self.requeue(message, done)
             return
-        copy = Parcel(env.copy_of(message), self._copying, (message, done))
+        copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
         # As with those that are requeued: not before taking has stopped.
-        self.call_soon(functools.partial(self.send, copy))
+        self.call_soon(functools.partial(self.send, copy, defer=True))
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         work = self._work
@@ -373,24 +358,24 @@ class Proxy(listening.Listening):
             self._dispatcher.on_message(data, message)
 
 
-class _Copying(Errand):
-    """Lets a copy take the place of what was delivered: its matter, and whom to tell."""
+class _Copying(DeliveryHooks):
+    """Lets a copy take the place of what was delivered: its correlation is that, and a callback."""
 
     mandatory = True
 
     def __init__(self, owner: Proxy) -> None:
         self._owner = owner
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
-        self._owner.ack_many([parcel.matter[0] for parcel in parcels])
-        for parcel in parcels:
-            parcel.matter[1]()
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._owner.ack_many([message.correlation[0] for message in messages])
+        for message in messages:
+            message.correlation[1]()
 
-    def unrouted(self, parcel: Parcel) -> None:
-        self._owner.requeue(*parcel.matter)
+    def unrouted(self, message: OutgoingMessage) -> None:
+        self._owner.requeue(*message.correlation)
 
-    def failed(self, parcel: Parcel, error: BaseException) -> None:
-        self._owner.requeue(*parcel.matter)
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        self._owner.requeue(*message.correlation)
 
 
 def _by_channel(messages: Iterable[Any]) -> dict[Any, list[Any]]:
@@ -400,10 +385,10 @@ def _by_channel(messages: Iterable[Any]) -> dict[Any, list[Any]]:
     return found
 
 
-def _by_lane(messages: Iterable[Any]) -> dict[Any, list[Any]]:
+def _by_amqp_channel(messages: Iterable[Any]) -> dict[Any, list[Any]]:
     found: dict[Any, list[Any]] = {}
     for message in messages:
-        found.setdefault(message.lane, []).append(message)
+        found.setdefault(message.amqp_channel, []).append(message)
     return found
 
 

@@ -122,6 +122,7 @@ class Worker:
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
         self._idle = idle_shutdown.IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
+        self._running_due: float | None = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = beating.Beats(self.identity, self._beat)
         self._server, self._runner = self._make_core(max_tasks, handlers, observer)
@@ -208,9 +209,10 @@ class Worker:
             self.identity,
             self._exchange,
             None,
-            None if self._idle.most is None else self._on_wait,
+            self._on_wait,
             *broker,
             bindings=(env.ALL_WORKERS,),
+            until=lambda: self._running_due,
             interop=self._interop,
         )
         # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
@@ -533,6 +535,9 @@ class Worker:
 
     def _on_wait(self) -> None:
         now = time.monotonic()
+        self._running_due = self._runner.tell_running(now)
+        if self._idle.most is None:
+            return
         self._idle.since = max(self._idle.since, self._runner.taken, self._sources.taken)
         busy = self._runner.busy or self._server.suspended or self._sources.busy
         if self._idle.is_over(now, busy) and not self._draining.is_set():

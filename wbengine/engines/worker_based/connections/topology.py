@@ -9,6 +9,7 @@ from typing import Any, Final
 import kombu
 
 from wbengine import _names
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 
 LOG = logging.getLogger(__name__)
@@ -221,3 +222,30 @@ class Topology:
                 channel.queue_delete(name, if_unused=True)
             except connection.channel_errors as error:
                 LOG.debug("queue %s stays: %s", name, error)
+
+
+class PeerQueues:
+    """The queues that this side declared for others, as TaskFlow's peers do for each other.
+
+    `amqp`: a queue goes there with whoever read it, and one that nobody reads stays for ever.
+    """
+
+    def __init__(self, layout: Topology, amqp: bool) -> None:
+        self._layout = layout
+        self._amqp = amqp
+        self._declared: set[str] = set()
+
+    def declare(self, channel: Any, envelope: env.Envelope) -> None:
+        """Declare the queue of whoever is written to, where that is of use."""
+        if not self._layout.interop:
+            return
+        key, kind = envelope.routing_key, envelope.type
+        if self._amqp:
+            if kind == pr.RESPONSE:
+                # Its engine may be about to come back, and waits for it; its queue went with it.
+                self._declared.discard(key)
+            elif kind != pr.NOTIFY or envelope.body:
+                return  # of no use to who is not there
+        if key not in self._declared:
+            self._layout.declare_shared(channel, key)
+            self._declared.add(key)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from wbengine._clock import SYSTEM
-from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.requests import effects as fx
@@ -15,7 +15,7 @@ from wbengine.engines.worker_based.requests.tracker import RequestTracker
 __all__ = ["Publishing", "Questions"]
 
 
-class Publishing(Errand):
+class Publishing(DeliveryHooks):
     """Sees to it that a request is published only if it is wanted, and has its row by then.
 
     `writer` is that of the executor once it has started.  `report` tells the tracker, and performs
@@ -43,17 +43,17 @@ class Publishing(Errand):
         # Where there is a ledger, one message too many does no harm.
         return self._writer.ledger is not None
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        wanted: dict[int, Parcel] = {}
-        for parcel in parcels:
-            parcel.withdrawn = not self._begin(parcel.matter)
-            if not parcel.withdrawn:
-                wanted[id(parcel.matter)] = parcel
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        wanted: dict[int, OutgoingMessage] = {}
+        for message in messages:
+            message.withdrawn = not self._begin(message.correlation)
+            if not message.withdrawn:
+                wanted[id(message.correlation)] = message
                 for observer in self._tracker.observers:
-                    observer.publishing(parcel.matter.tracked, parcel.envelope)
+                    observer.publishing(message.correlation.tracked, message.envelope)
         # The next owner of the flow finds the row, if it looks from now on.  One that looked
         # before, while this process was frozen, may be done with the request by now.
-        for effect in self._writer.open([each.matter for each in wanted.values()]):
+        for effect in self._writer.open([each.correlation for each in wanted.values()]):
             if not self._begin(effect):
                 wanted[id(effect)].withdrawn = True
                 self._writer.take_back(effect)
@@ -69,31 +69,31 @@ class Publishing(Errand):
                 tracked.sendings, tracked.sent_at = tracked.sendings + 1, SYSTEM.monotonic()
             return wanted
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         for observer in self._tracker.observers:
-            for parcel in parcels:
-                observer.published(parcel.matter.tracked, None)
+            for message in messages:
+                observer.published(message.correlation.tracked, None)
 
-    def failed(self, parcel: Parcel, error: BaseException) -> None:
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
         for observer in self._tracker.observers:
-            observer.published(parcel.matter.tracked, error)
-        self._report(self._tracker.on_unsent, parcel.matter.tracked, error)
+            observer.published(message.correlation.tracked, error)
+        self._report(self._tracker.on_unsent, message.correlation.tracked, error)
 
-    def unrouted(self, parcel: Parcel) -> None:
-        effect = parcel.matter
+    def unrouted(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
         self._report(self._tracker.recovery.on_unrouted, effect.tracked, effect.epoch)
 
-    def uncertain(self, parcel: Parcel) -> None:
-        effect = parcel.matter
+    def uncertain(self, message: OutgoingMessage) -> None:
+        effect = message.correlation
         self._report(self._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
 
 
-class Questions(Errand):
+class Questions(DeliveryHooks):
     """Lets questions and orders go out only as long as the executor was not disowned."""
 
     def __init__(self, guards: FlowGuards) -> None:
         self._guards = guards
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
-            parcel.withdrawn = self._guards.disowned
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            message.withdrawn = self._guards.disowned

@@ -55,7 +55,7 @@ class Job:
     #: How its task ended, for whoever tells people.
     outcome: invocation.Outcome | None = None
     #: Like the receipt, the shell's own: until when it certainly is this worker's, when it was
-    #: handed to the pool (unix seconds), the RUNNING that may still be taken back, and what the
+    #: handed to the pool (unix seconds), the RUNNING that is still to be told, and what the
     #: pool knows it by.
     fresh: float = math.inf
     began: float = 0.0

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from wbengine import invocation, running
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based import endpoint, proxy, server
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import beating, reporting
@@ -31,6 +32,9 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds that a cancelled task has to end by itself where it can be killed.
 CANCEL_GRACE: Final = 10.0
+
+#: Seconds that a task runs before its engine is told so.
+RUNNING_AFTER: Final = 0.005
 
 #: Seconds before a request goes back to its queue whose ledger could not be asked.
 LEDGER_PAUSE: Final = 0.5
@@ -70,6 +74,8 @@ class TaskRunner:
         )  # fmt: skip
         self._unacked = 0
         self._reporting = 0
+        # Whose RUNNING is still to be told, by when.
+        self._starting: deque[tuple[float, server.Job]] = deque()
         #: How many RUNNING answers were left out, because the end was told with the same breath.
         self.folded = 0
 
@@ -207,44 +213,44 @@ class TaskRunner:
 
     def _finish(self, job: server.Job, answer: env.Envelope) -> None:
         if getattr(job.receipt, "claim", None) is not None:
-            self._send_end(Parcel(answer, self._ending, job))
+            self._send_end(OutgoingMessage(answer, self._ending, job))
             return
-        parcel = Parcel(answer, self._storing, job)
+        message = OutgoingMessage(answer, self._storing, job)
         if not self._proxy.target.ours:
             # Another place, which may let one wait: beats have to go out meanwhile.
-            self.store((parcel,))
-            if parcel.withdrawn:
+            self.store((message,))
+            if message.withdrawn:
                 return
-        self._send_end(parcel)
+        self._send_end(message)
 
-    def store(self, parcels: Sequence[Parcel]) -> None:
+    def store(self, messages: Sequence[OutgoingMessage]) -> None:
         """Store what is about to be published; what must not be used is withdrawn."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
         told = self.ledger.finish_many(
             self.server.identity,
-            [(p.matter.id, p.matter.epoch, env.freeze(p.envelope)) for p in parcels],
+            [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages],
         )
         crashpoint("worker.after-finish")
-        for parcel, stored in zip(parcels, told, strict=True):
-            job = parcel.matter
-            parcel.errand = self._answering  # once: publishing may take several attempts
-            parcel.withdrawn = not stored and self._is_fenced(job)
+        for message, stored in zip(messages, told, strict=True):
+            job = message.correlation
+            message.hooks = self._answering  # once: publishing may take several attempts
+            message.withdrawn = not stored and self._is_fenced(job)
             if isinstance(stored, exc.LedgerFailure):  # the engine is answered all the same
                 LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
-                effects = self.server.on_stored(job, parcel.withdrawn)
+                effects = self.server.on_stored(job, message.withdrawn)
             self.apply(e for e in effects if not (isinstance(e, server.Reply) and e.terminal))
 
     def end(
-        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+        self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
     ) -> Iterable[bool]:
         """Store, publish and acknowledge in one step what was claimed as it was taken."""
         crashpoint("worker.before-finish")
-        jobs: list[server.Job] = [parcel.matter for parcel in parcels]
+        jobs: list[server.Job] = [message.correlation for message in messages]
         ended = [
-            ((job.id, job.epoch, env.freeze(parcel.envelope)), job.receipt, message)
-            for job, parcel, message in zip(jobs, parcels, messages, strict=True)
+            ((job.id, job.epoch, env.freeze(message.envelope)), job.receipt, laid_out)
+            for job, message, laid_out in zip(jobs, messages, prepared, strict=True)
         ]
         order = None
         if self._pool.private:
@@ -349,43 +355,54 @@ class TaskRunner:
         if job is None:
             if envelope.type == pr.NOTIFY:
                 envelope.headers[env.WBE_TIME] = time.time()
-            self._proxy.send(Parcel(envelope), first=True)
+            self._proxy.send(OutgoingMessage(envelope), first=True, defer=True)
         elif terminal:
-            self._send_end(Parcel(envelope, self._answering, job))
+            self._send_end(OutgoingMessage(envelope, self._answering, job))
         elif (
             envelope.body["state"] == pr.RUNNING
             and job.ours
             and env.WBE_ASK not in envelope.headers
         ):
             # It is not urgent to hear that it runs, and it may have ended before.
-            job.running = Parcel(envelope)
-            self._proxy.send_unhurried(job.running)
+            due = time.monotonic() + RUNNING_AFTER
+            job.running = envelope
+            self._starting.append((due, job))
+            self._proxy.wake_by(due)
         else:
-            self._withdraw_running(job)
-            self._proxy.send(Parcel(envelope))
+            self._leave_out_running(job)
+            self._proxy.send(OutgoingMessage(envelope), defer=True)
 
-    def _send_end(self, parcel: Parcel) -> None:
-        job = parcel.matter
-        self._withdraw_running(job)
-        soon = self._pool.has_more  # with what comes next
-        plainly = parcel.errand is self._answering and job.is_quiet
-        if plainly and self._proxy.answer(parcel, job.receipt, soon):
-            return
-        here = parcel.errand is self._ending and self._pool.in_done
-        if here and soon:
-            self._proxy.send_soon(parcel)
-        elif here or not self.server.running:
-            self._proxy.send_now(parcel)
-        else:
-            self._proxy.send(parcel)  # perhaps together with those of others
+    def tell_running(self, now: float) -> float | None:
+        """Tell engines of the tasks that have run for some milliseconds; when to call this again,
+        if at all.  Of one thread."""
+        starting = self._starting
+        busy = bool(starting)
+        while starting:
+            due, job = starting[0]
+            if job.running is not None and due > now:
+                return due
+            starting.popleft()
+            with self.lock:  # what follows it is sent after it
+                running, job.running = job.running, None
+                if running is not None:
+                    self._proxy.send(OutgoingMessage(running), defer=True)
+        return now + RUNNING_AFTER if busy else None  # others will come, and need not wake it
 
-    def _withdraw_running(self, job: server.Job) -> None:
+    def _leave_out_running(self, job: server.Job) -> None:
         """That it runs need not be told any more: it follows from what is told now."""
-        running, job.running = job.running, None
-        if running is not None and not running.sent:
-            running.withdrawn = True
-            with self.lock:
-                self.folded += 1
+        if job.running is None:
+            return
+        with self.lock:
+            self.folded += job.running is not None
+            job.running = None
+
+    def _send_end(self, message: OutgoingMessage) -> None:
+        job = message.correlation
+        self._leave_out_running(job)
+        soon = self._pool.has_more  # with what comes next
+        plainly = message.hooks is self._answering and job.is_quiet
+        if not (plainly and self._proxy.answer(message, job.receipt, soon)):
+            self._proxy.send(message, defer=soon)
 
     def ended(self, jobs: Sequence[server.Job]) -> None:
         """They are about to be answered, and run no more: together, their slots are taken once."""
@@ -395,7 +412,7 @@ class TaskRunner:
         """Their terminal answers are published, or never can be."""
         if self._proxy.target.ours:  # no slot waits for it
             for job in jobs:
-                self._proxy.later(self._acknowledge_all, job)
+                self._proxy.call_later(self._acknowledge_all, job)
         else:
             self._acknowledge_all(jobs)
 
@@ -430,28 +447,28 @@ class TaskRunner:
             self._changed.notify_all()
 
 
-class _Answering(Errand):
+class _Answering(DeliveryHooks):
     """Sees to it that a request that was answered is acknowledged."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        self._runner.ended([parcel.matter for parcel in parcels])
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.ended([message.correlation for message in messages])
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
-        self._runner.answered([parcel.matter for parcel in parcels])
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.answered([message.correlation for message in messages])
 
-    def failed(self, parcel: Parcel, error: BaseException) -> None:
-        self._runner.answered((parcel.matter,))
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        self._runner.answered((message.correlation,))
 
 
 class _Storing(_Answering):
     """Sees to it that what is answered is in the ledger before."""
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        super().prepare(parcels)
-        self._runner.store(parcels)
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        super().prepare(messages)
+        self._runner.store(messages)
 
 
 class _Ending(_Answering):
@@ -459,16 +476,16 @@ class _Ending(_Answering):
 
     writes = True
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
         """Their slots are taken with that step."""
 
     def write(
-        self, channel: Any, parcels: Sequence[Parcel], messages: Sequence[Any]
+        self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
     ) -> Iterable[bool]:
-        return self._runner.end(channel, parcels, messages)
+        return self._runner.end(channel, messages, prepared)
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
-        self._runner.done([parcel.matter for parcel in parcels])
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._runner.done([message.correlation for message in messages])
 
 
 def _tell_fenced(job: server.Job) -> None:

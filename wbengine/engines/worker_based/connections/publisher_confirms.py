@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.connections import topology, writing
+from wbengine.engines.worker_based.connections import topology
 from wbengine.transports import _amqp_frames as frames
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.connections import lanes
-    from wbengine.engines.worker_based.connections.parcels import Parcel
+    from wbengine.engines.worker_based.connections import amqp_connection
+    from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds that a broker has to confirm what it was sent.
 CONFIRM_TIMEOUT: Final = 15.0
 
-#: At most so many parcels are on their way at once.
+#: At most so many messages are on their way at once.
 WINDOW: Final = 2000
 
 #: Seconds after which what it confirmed meanwhile is read together: nobody waits for one of them.
@@ -39,12 +39,12 @@ _REFUSALS: Final = (amqp_errors.PreconditionFailed, amqp_errors.AccessRefused)
 
 
 class Sent:
-    """A parcel that is written to the broker, or is about to be."""
+    """A message that is written to the broker, or is about to be."""
 
-    __slots__ = ("at", "frames", "name", "number", "parcel", "returned")
+    __slots__ = ("at", "frames", "message", "name", "number", "returned")
 
-    def __init__(self, parcel: Parcel, frames: bytes, name: str | None) -> None:
-        self.parcel = parcel
+    def __init__(self, message: OutgoingMessage, frames: bytes, name: str | None) -> None:
+        self.message = message
         self.frames = frames
         #: What the broker calls it that gives it back.
         self.name = name
@@ -53,7 +53,7 @@ class Sent:
         self.returned = False
 
 
-class Post:
+class PublisherConfirms:
     """What is published on one AMQP channel, in the broker's confirm mode.
 
     `settle([sent, ...])` is called, in order, for what was confirmed.  `window` is how many may be
@@ -65,25 +65,25 @@ class Post:
 
     def __init__(
         self,
-        lane: lanes.Lane,
+        channel: amqp_connection.AmqpChannel,
         layout: topology.Topology,
         settle: Callable[[list[Sent]], None],
         window: int,
     ) -> None:
-        self.lane = lane
-        self._line = lane.line
+        self.channel = channel
+        self._connection = channel.connection
         self._plain = layout.interop is not None
-        self._introductions = writing.Introductions(layout, amqp=True)
+        self._peers = topology.PeerQueues(layout, amqp=True)
         self._settle = settle
         self._window = window
-        self._channel = lane.channel
+        self._channel = channel.raw
         self._channel.confirm_select()
         self._channel.events["basic_ack"].add(self._on_ack)
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
-        lane.on_receipt = self._on_ack
-        self._line.raw.on_blocked = self._on_blocked
-        self._line.raw.on_unblocked = self._on_unblocked
+        channel.on_receipt = self._on_ack
+        self._connection.raw.on_blocked = self._on_blocked
+        self._connection.raw.on_unblocked = self._on_unblocked
         #: Whether the broker takes no messages on this connection.
         self.blocked = False
         # When it did so again; before that it confirmed nothing.
@@ -99,8 +99,8 @@ class Post:
 
     @property
     def room(self) -> int:
-        """How many parcels more may be written."""
-        if self.blocked or self._closed or self._line.is_stuck:
+        """How many messages more may be written."""
+        if self.blocked or self._closed or self._connection.is_stuck:
             return 0
         return self._window - len(self.unconfirmed)
 
@@ -109,15 +109,15 @@ class Post:
         """Whether all was confirmed, and whoever wanted to know is told."""
         return not (self.unconfirmed or self._confirmed)
 
-    def prepare(self, parcel: Parcel) -> Sent:
-        """A parcel as it is sent.
+    def prepare(self, message: OutgoingMessage) -> Sent:
+        """A message as it is sent.
 
         :raises Exception: it cannot be sent, now or ever.
         """
-        envelope = parcel.envelope
+        envelope = message.envelope
         if self._plain:
-            self._introductions.make(self._channel, envelope)
-        mandatory = parcel.errand.mandatory
+            self._peers.declare(self._channel, envelope)
+        mandatory = message.hooks.mandatory
         name = str(next(self._names)) if mandatory else None
         head = frames.properties(
             envelope.type,
@@ -128,13 +128,13 @@ class Post:
             envelope.reply_to,
             name,
         )
-        said = self.lane.frames(envelope.routing_key, mandatory, head, envelope.encoded)
-        return Sent(parcel, said, name)
+        said = self.channel.frames(envelope.routing_key, mandatory, head, envelope.encoded)
+        return Sent(message, said, name)
 
     def send(self, sent: Sent, then: bytes = b"") -> bool:
         """Write what was prepared, and `then` right behind it; False: it is too late for that.
 
-        It goes out with the next `flush` of the line.
+        It goes out with the next `flush` of the connection.
         """
         with self._lock:
             if self._closed:
@@ -143,7 +143,7 @@ class Post:
             sent.number = self._number
             sent.at = time.monotonic()
             self.unconfirmed.append(sent)
-            self._line.put(sent.frames + then if then else sent.frames)
+            self._connection.put(sent.frames + then if then else sent.frames)
         sent.frames = b""
         return True
 
@@ -160,7 +160,7 @@ class Post:
     def rest(self) -> None:
         """Let confirms gather for a moment, unless many are waited for, or somebody rings."""
         if self.room > self._window // 2:
-            self._line.rest(_REST)
+            self._connection.rest(_REST)
 
     def read(self, timeout: float | None) -> bool:
         """Take in what the broker says; wait for it, or for a ring, so long if it says nothing.
@@ -170,9 +170,9 @@ class Post:
         if timeout is None or timeout > 0:
             timeout = self._patience(timeout)
         try:
-            spoke = self._line.wait(timeout)
+            spoke = self._connection.wait(timeout)
             if spoke:
-                self._line.read()
+                self._connection.read()
         finally:  # what was confirmed is, whatever became of the connection since
             self.report()
         # Who was stopped for a while has to read first.

@@ -14,8 +14,14 @@ import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based.connections import answering, connecting, lines, taking, topology
-from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections import (
+    amqp_connection,
+    connecting,
+    prefetcher,
+    reply_publisher,
+    topology,
+)
+from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import wary
 
@@ -55,7 +61,7 @@ class Receiver:
         target: transports.Target,
         layout: topology.Topology,
         connection: kombu.Connection,
-        work: taking.Taking | None,
+        work: prefetcher.Prefetcher | None,
         refused: Counter[str],
     ) -> None:
         self._target = target
@@ -64,15 +70,15 @@ class Receiver:
         self._connection = connection
         self._work = work
         self._refused = refused
-        self._line = lines.Line(connection) if target.amqp else None
+        self._amqp = amqp_connection.AmqpConnection(connection) if target.amqp else None
         # Delivered, and not handed over.
         self._inbox: deque[tuple[Consume, Any]] = deque()
         self._echo: connecting.Echo | None = None
-        self._send: Callable[[Parcel], None] = _nowhere
+        self._send: Callable[[OutgoingMessage], None] = _nowhere
         self._own: Any = None
         self._stop: Callable[[], object] = _nothing
         #: Where requests that came here are answered, on a RabbitMQ.
-        self.desk: answering.Desk | None = None
+        self.replies: reply_publisher.ReplyPublisher | None = None
         self._declare_due = 0.0
         self._declared = -math.inf
         self._mistrusts = False
@@ -80,39 +86,45 @@ class Receiver:
         self.due = 0.0
         self.wake: Callable[[], None] | None = None
         self.drain: Callable[..., object]
-        self.drain = connection.drain_events if self._line is None else self._listen
+        self.drain = connection.drain_events if self._amqp is None else self._listen
 
     def begin(
         self,
         on_own: Consume,
         on_work: Consume,
-        send: Callable[[Parcel], None],
+        send: Callable[[OutgoingMessage], None],
         *,
-        desk: bool = True,
+        replies: bool = True,
     ) -> None:
-        """Declare and consume; `send` publishes.  `desk`: requests may be answered here."""
+        """Declare and consume; `send` publishes.  `replies`: requests may be answered here."""
         self._send = send
         if not self._local:
             self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
-        if self._line is not None:
-            self._begin_on(self._line, on_own, on_work, desk)
+        if self._amqp is not None:
+            self._begin_on(self._amqp, on_own, on_work, replies)
         else:
             self._begin_with_kombu(on_own, on_work)
         self._plan(time.monotonic())
 
-    def _begin_on(self, line: lines.Line, on_own: Consume, on_work: Consume, desk: bool) -> None:
-        lane = line.lane()
-        self.channel = lane.channel
+    def _begin_on(
+        self,
+        connection: amqp_connection.AmqpConnection,
+        on_own: Consume,
+        on_work: Consume,
+        replies: bool,
+    ) -> None:
+        channel = connection.channel()
+        self.channel = channel.raw
         self._declare_own()
-        lane.consume(self._own.name, _OWN, self._later(on_own))
-        self._stop = functools.partial(lane.channel.basic_cancel, _OWN)
+        channel.consume(self._own.name, _OWN, self._later(on_own))
+        self._stop = functools.partial(channel.raw.basic_cancel, _OWN)
         work = self._work
         if work is not None:
-            work.begin(line, self._layout, self._later(on_work))
-            assert isinstance(work, taking.SlotTaking) and work.lane is not None
-            if desk and not self._layout.interop:  # there one may have to ask the broker first
-                self.desk = answering.Desk(work.lane, self._layout, self._send)
-        self.wake = line.ring
+            work.begin(connection, self._layout, self._later(on_work))
+            assert isinstance(work, prefetcher.AmqpPrefetcher) and work.amqp is not None
+            if replies and not self._layout.interop:  # there one may have to ask the broker first
+                self.replies = reply_publisher.ReplyPublisher(work.amqp, self._layout, self._send)
+        self.wake = connection.ring
 
     def _begin_with_kombu(self, on_own: Consume, on_work: Consume) -> None:
         if not self._local:
@@ -191,7 +203,7 @@ class Receiver:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker reads nothing on this connection for now."""
-        return self.desk is not None and self.desk.is_blocked
+        return self.replies is not None and self.replies.is_blocked
 
     def mistrust(self) -> None:
         """Somebody may have removed what was declared: declare it soon; any thread."""
@@ -207,30 +219,30 @@ class Receiver:
     def _check(self, echo: connecting.Echo, now: float) -> None:
         if echo.asks(now):
             ping = env.Envelope(PING, {}, routing_key=self._layout.topic)
-            self._send(Parcel(ping, _Pinging(echo)))
+            self._send(OutgoingMessage(ping, _Pinging(echo)))
         if echo.is_deaf(now):
             raise exc.TransportFailure("it delivers nothing, not even what was sent to oneself")
 
     def _listen(self, timeout: float) -> None:
         """Wait, read what is there, and hand it over when nothing is being read."""
-        assert self._line is not None and self._echo is not None
+        assert self._amqp is not None and self._echo is not None
         due = self._echo.next_due()
         if self._work is not None:
             due = min(due, self._work.next_due() or due)
             self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
         try:
-            spoke = self._line.wait(0 if self._inbox else timeout)
+            spoke = self._amqp.wait(0 if self._inbox else timeout)
             if spoke:
-                self._line.read()
+                self._amqp.read()
         finally:
-            if self.desk is not None:
-                self.desk.report()
-        if self.desk is not None and not spoke:
-            self.desk.check(time.monotonic())
+            if self.replies is not None:
+                self.replies.report()
+        if self.replies is not None and not spoke:
+            self.replies.check(time.monotonic())
         if self._inbox:
             self._echo.heard(time.monotonic())
-            with self._line.together():
+            with self._amqp.together():
                 self._hand_over()
 
     def _hand_over(self) -> None:
@@ -243,7 +255,7 @@ class Receiver:
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """What is acknowledged meanwhile is told in one go, where that is of use."""
-        return contextlib.nullcontext() if self._line is None else self._line.together()
+        return contextlib.nullcontext() if self._amqp is None else self._amqp.together()
 
     # The end.
 
@@ -265,21 +277,21 @@ class Receiver:
 
     def drop(self) -> None:
         """The connection is of no use any more."""
-        if self._line is not None:
-            self._line.drop()
+        if self._amqp is not None:
+            self._amqp.drop()
 
     def close(self) -> None:
         """Forget the connection; somebody else closes it."""
         self._inbox.clear()
         if self._work is not None:
             self._work.end()
-        if self.desk is not None:
-            self.desk.close()
-        if self._line is not None:
-            self._line.close()
+        if self.replies is not None:
+            self.replies.close()
+        if self._amqp is not None:
+            self._amqp.close()
 
 
-class _Pinging(Errand):
+class _Pinging(DeliveryHooks):
     """Tells an echo when its call went out."""
 
     mandatory = True
@@ -287,7 +299,7 @@ class _Pinging(Errand):
     def __init__(self, echo: connecting.Echo) -> None:
         self._echo = echo
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._echo.published(time.monotonic())
 
 
@@ -295,5 +307,5 @@ def _nothing() -> None:
     """Nothing was begun."""
 
 
-def _nowhere(parcel: Parcel) -> None:
+def _nowhere(message: OutgoingMessage) -> None:
     raise AssertionError("nothing was begun")

@@ -1,4 +1,4 @@
-"""What the calling thread publishes itself, with what the publisher's thread is not using."""
+"""What the calling thread publishes itself, while the sender's own has nothing to do."""
 
 from __future__ import annotations
 
@@ -10,38 +10,37 @@ from typing import Any
 
 import pytest
 
-from tests.support import errands
+from tests.support import outgoing
 from tests.support.workers import until
-from tests.unit.outboxes import WAIT, Place
-from wbengine.engines.worker_based.connections.parcels import Parcel
+from tests.unit.senders import WAIT, Place
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
     made = Place()
-    made.outbox.start()
+    made.sender.start()
     asleep(made)
     yield made
-    made.outbox.stop()
+    made.sender.stop()
     made.reader.release()
 
 
-def now(place: Place, number: Any, **options: Any) -> Parcel:
-    parcel = errands.parcel(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
-    place.outbox.put_now(parcel)
-    return parcel
+def now(place: Place, number: Any, **options: Any) -> OutgoingMessage:
+    message = outgoing.message(env.Envelope("TEST", {"n": number}, routing_key="me"), **options)
+    place.sender.send(message)
+    return message
 
 
 def asleep(place: Place) -> None:
-    """Until the publisher's thread has nothing to do, and lends what it writes with."""
-    parcel = place.put("probe")
-    until(lambda: parcel.sent and place.outbox._spare is not None, WAIT)
+    """Until messages are published at once, in the thread that sends them."""
+    until(lambda: place.put("probe").sent, WAIT)
 
 
 def test_a_chore_of_what_was_published_so_is_done_soon(place: Place) -> None:
     done: list[Any] = []
-    now(place, 1, after=lambda: place.outbox.later(done.append, 1))
+    now(place, 1, after=lambda: place.sender.call_later(done.append, 1))
     until(lambda: done == [[1]])
 
 
@@ -49,7 +48,7 @@ def test_a_chore_that_came_from_another_thread_meanwhile_is_done_soon(place: Pla
     done: list[Any] = []
 
     def meanwhile() -> bool:
-        other = threading.Thread(target=place.outbox.later, args=(done.append, 1))
+        other = threading.Thread(target=place.sender.call_later, args=(done.append, 1))
         other.start()
         other.join()
         return True
@@ -75,7 +74,7 @@ def test_what_is_put_meanwhile_follows(place: Place, first: bool) -> None:
     assert found == [1, 2, 3]
 
 
-def test_who_is_interrupted_leaves_it_to_the_publisher(place: Place) -> None:
+def test_who_is_interrupted_leaves_it_to_the_sender(place: Place) -> None:
     place.arrived()
     interrupted: list[int] = []
 
@@ -88,12 +87,12 @@ def test_who_is_interrupted_leaves_it_to_the_publisher(place: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         now(place, 1, before=interrupt)
     now(place, 2)
-    assert place.outbox.flush(WAIT)
+    assert place.sender.flush(WAIT)
     assert place.arrived() == [1, 2]
-    asleep(place)  # it lends again
+    asleep(place)
 
 
-def test_a_loss_is_repaired_by_the_publisher(place: Place) -> None:
+def test_a_loss_is_repaired_by_the_sender(place: Place) -> None:
     place.arrived()
     lost: type[Exception] = place.reader.recoverable_connection_errors[0]
     tries: list[str] = []
@@ -104,10 +103,10 @@ def test_a_loss_is_repaired_by_the_publisher(place: Place) -> None:
             raise lost("gone")
         return True
 
-    parcel = now(place, 1, before=flaky)
-    assert not parcel.sent
+    message = now(place, 1, before=flaky)
+    assert not message.sent
     now(place, 2)
-    assert place.outbox.flush(WAIT)
+    assert place.sender.flush(WAIT)
     assert place.arrived() == [1, 2]
     assert tries[0] == "MainThread" != tries[1]
     asleep(place)
@@ -138,11 +137,11 @@ def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
     lender.start()
     assert begun.wait(WAIT)
     flushed: list[bool] = []
-    flusher = threading.Thread(target=lambda: flushed.append(place.outbox.flush(0.05)))
+    flusher = threading.Thread(target=lambda: flushed.append(place.sender.flush(0.05)))
     flusher.start()
     flusher.join()
     assert flushed == [False]
-    place.outbox.stop()
+    place.sender.stop()
     over.set()
     lender.join(WAIT)
     assert not lender.is_alive()
@@ -162,18 +161,18 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
             if what < 0.5:
                 after = None
                 if chance.random() < 0.5:
-                    after = lambda n=number: place.outbox.later(done.extend, (who, n, "after"))  # noqa: E731
+                    after = lambda n=number: place.sender.call_later(done.extend, (who, n, "after"))  # noqa: E731
                 now(place, (who, number), after=after)
                 expected[who] += after is not None
             elif what < 0.75:
-                place.put((who, number))
+                place.put((who, number), defer=chance.random() < 0.5)
             else:
-                place.outbox.later(done.extend, (who, number))
+                place.sender.call_later(done.extend, (who, number))
                 expected[who] += 1
             if chance.random() < 0.1:
                 time.sleep(chance.random() * 0.004)
             if chance.random() < 0.02:
-                assert place.outbox.flush(WAIT)
+                assert place.sender.flush(WAIT)
 
     expected = [0] * 3
     threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
@@ -182,7 +181,7 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
     for thread in threads:
         thread.join()
     arrived: list[Any] = []
-    until(lambda: bool(arrived.extend(place.arrived())) or not place.outbox.behind)
+    until(lambda: bool(arrived.extend(place.arrived())) or not place.sender.behind)
     until(lambda: len(done) == sum(expected))
     arrived += place.arrived()
     for who in range(3):

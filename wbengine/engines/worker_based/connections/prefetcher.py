@@ -13,7 +13,7 @@ from wbengine.engines.worker_based.connections import topology
 from wbengine.transports import wary
 
 if TYPE_CHECKING:
-    from wbengine.engines.worker_based.connections import lanes, lines
+    from wbengine.engines.worker_based.connections import amqp_connection
     from wbengine.transports._amqp_delivery import Delivery
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 ACK_AFTER: Final = 600.0
 
 
-class Taking:
+class Prefetcher:
     """The requests that one process takes, over all of its connections.
 
     `held` are those that were handed out and not given back yet; each occupies a slot, also when
@@ -63,7 +63,7 @@ class Taking:
         layout: topology.Topology,
         callback: Callable[[Any], None],
     ) -> None:
-        """Take from a new connection (RabbitMQ: a line): `callback(message)` for each request."""
+        """Take from a connection (RabbitMQ: an `AmqpConnection`); `callback(message)` for each."""
         self._layout = layout
         self._callback = callback
         self.channel = self._open(connection)
@@ -171,7 +171,7 @@ class Taking:
         return None
 
 
-class SlotTaking(Taking):
+class AmqpPrefetcher(Prefetcher):
     """The same of a RabbitMQ, which counts per consumer: each free slot is a consumer of its own.
 
     Nothing is delivered that no slot is free for, so that what waits is with the broker, where
@@ -187,17 +187,17 @@ class SlotTaking(Taking):
     ) -> None:
         super().__init__(queues, slots, ours=ours, ack_after=ack_after)
         #: The channel, which any thread may acknowledge on.
-        self.lane: lanes.Lane | None = None
+        self.amqp: amqp_connection.AmqpChannel | None = None
         # By tag: what its consumer was given last, if anything.
         self._serving: dict[str, Any] = {}
         self._arrived: set[Any] = set()
         # Whether something happened that may let it take more; several things count as one.
         self._stale = False
 
-    def _open(self, connection: lines.Line) -> Any:
+    def _open(self, connection: amqp_connection.AmqpConnection) -> Any:
         assert self._layout is not None
-        self.lane = connection.lane(self._layout.exchange.name)
-        return self.lane.channel
+        self.amqp = connection.channel(self._layout.exchange.name)
+        return self.amqp.raw
 
     @property
     def _in_order(self) -> bool:
@@ -205,7 +205,7 @@ class SlotTaking(Taking):
 
     def end(self) -> None:
         super().end()
-        self.lane = None
+        self.amqp = None
         self._serving.clear()
         self._arrived.clear()
 
@@ -239,8 +239,8 @@ class SlotTaking(Taking):
         """Take from the first queue that has something, while slots are free."""
         names = self._names()
         while (room := self._room()) > 0:
-            assert self.lane is not None
-            message = next(filter(None, map(self.lane.get, names)), None)
+            assert self.amqp is not None
+            message = next(filter(None, map(self.amqp.get, names)), None)
             if message is None:
                 break
             self._hand(message)
@@ -261,9 +261,9 @@ class SlotTaking(Taking):
 
     def _consume(self, tag: str, name: str) -> None:
         if tag not in self._serving:
-            assert self.lane is not None
+            assert self.amqp is not None
             self._serving[tag] = None
-            self.lane.consume(name, tag, self._deliver, nowait=True)
+            self.amqp.consume(name, tag, self._deliver, nowait=True)
 
     def _deliver(self, message: Delivery) -> None:
         if message.consumer_tag in self._serving:
@@ -305,12 +305,12 @@ class SlotTaking(Taking):
         return self._in_order or self._serving.get(message.consumer_tag) is not message
 
     def _acknowledge(self, message: Any) -> bool:
-        lane = self.lane
-        if lane is None or not lane.claim(message):
+        channel = self.amqp
+        if channel is None or not channel.claim(message):
             return False
         self._retire(message)
-        lane.line.put(lane.receipt(message))
-        lane.line.flush()
+        channel.connection.put(channel.receipt(message))
+        channel.connection.flush()
         return True
 
     def _retire(self, message: Any) -> None:

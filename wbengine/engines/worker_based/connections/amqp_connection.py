@@ -8,16 +8,16 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import kombu
 
-from wbengine.engines.worker_based.connections import lanes
 from wbengine.transports import _amqp_buffer, _amqp_delivery
 from wbengine.transports import _amqp_frames as frames
+from wbengine.transports._amqp_delivery import Delivery
 
-__all__ = ["STALL", "Line"]
+__all__ = ["STALL", "AmqpChannel", "AmqpConnection"]
 
 #: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
 STALL: Final = 10.0
@@ -27,7 +27,10 @@ _METHOD: Final = struct.Struct(">II")
 _RECEIPT: Final = struct.Struct(">QB")
 
 
-class Line:
+Handle = Callable[[Delivery], None]
+
+
+class AmqpConnection:
     """An AMQP connection of one thread, which it can wait on, and others can ring and write on.
 
     The thread calls `wait` and `read` in turn, at least once in a heartbeat: both sides of a
@@ -43,7 +46,7 @@ class Line:
         self.socket.settimeout(STALL)
         self._buffer = _amqp_buffer.Buffer(self._raw.transport, STALL, self.ring)
         self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
-        self._lanes: dict[int, lanes.Lane] = {}
+        self._channels: dict[int, AmqpChannel] = {}
         heartbeat = float(self._raw.heartbeat or 0)
         self._period = heartbeat / 4 if heartbeat else None
         self._due = time.monotonic()
@@ -71,10 +74,10 @@ class Line:
         """Whether the broker does not read what it is sent, for now."""
         return self._buffer.is_stuck
 
-    def lane(self, exchange: str = "") -> lanes.Lane:
+    def channel(self, exchange: str = "") -> AmqpChannel:
         """A new channel, which publishes to an exchange."""
-        made = lanes.Lane(self, self._raw.channel(), exchange, self._raw.frame_max)
-        self._lanes[made.number] = made
+        made = AmqpChannel(self, self._raw.channel(), exchange, self._raw.frame_max)
+        self._channels[made.number] = made
         return made
 
     # Writing; any thread.
@@ -162,23 +165,23 @@ class Line:
         while buffer.pending:
             data, at = buffer.got, buffer.at
             kind, number = _BEGIN.unpack_from(data, at)
-            lane = self._lanes.get(number) if kind == frames.METHOD else None
-            if lane is None or not self._is_known(lane, data, at):
+            channel = self._channels.get(number) if kind == frames.METHOD else None
+            if channel is None or not self._is_known(channel, data, at):
                 raw.on_inbound_frame(buffer.frame())
 
-    def _is_known(self, lane: lanes.Lane, data: bytes, at: int) -> bool:
+    def _is_known(self, channel: AmqpChannel, data: bytes, at: int) -> bool:
         """Whether it is one of those that come all the time; if so, it is seen to."""
         size, method = _METHOD.unpack_from(data, at + 3)
         if method == frames.DELIVER:
-            found = _amqp_delivery.read(data, at, lane)
+            found = _amqp_delivery.read(data, at, channel)
             if found is not None:
                 self._buffer.at = found[1]
-                lane.deliver(found[0])
+                channel.deliver(found[0])
                 return True
-        elif method == frames.ACK and lane.on_receipt is not None:
+        elif method == frames.ACK and channel.on_receipt is not None:
             tag, bits = _RECEIPT.unpack_from(data, at + 11)
             self._buffer.at = at + 8 + size
-            lane.on_receipt(tag, bool(bits & 1))
+            channel.on_receipt(tag, bool(bits & 1))
             return True
         return False
 
@@ -195,6 +198,100 @@ class Line:
         self._buffer.close()
         self._bell.close()
         self._ear.close()
+
+
+class AmqpChannel:
+    """A channel of an AMQP connection: what is consumed, acknowledged and published on it.
+
+    Its thread consumes; any thread may acknowledge and publish.  Each delivery is acknowledged once
+    at most, whoever tries: a broker closes a channel for the second time.
+    """
+
+    def __init__(self, connection: AmqpConnection, raw: Any, exchange: str, frame_max: int) -> None:
+        self.connection = connection
+        #: The same channel, of py-amqp, for what is said seldom; of the connection's thread.
+        self.raw = raw
+        raw.auto_decode = False  # by whatever codec a message names
+        self.number: int = raw.channel_id
+        #: Told of what the broker confirmed: `(number, multiple)`; of the connection's thread.
+        self.on_receipt: Callable[[int, bool], None] | None = None
+        self._frames = frames.Frames(self.number, exchange, frame_max)
+        self._handlers: dict[str, Handle] = {}
+        # What is not acknowledged, in order.
+        self._owed: dict[int, None] = {}
+
+    # Consuming.
+
+    def consume(self, queue: str, tag: str, handle: Handle, *, nowait: bool = False) -> None:
+        """Let `handle(delivery)` be called for what comes; while something is being read."""
+        self._handlers[tag] = handle
+        self.raw.basic_consume(queue, consumer_tag=tag, callback=self._read, nowait=nowait)
+
+    def get(self, queue: str) -> Delivery | None:
+        """The next message of a queue, if there is one."""
+        raw = self.raw.basic_get(queue)
+        if raw is None:
+            return None
+        found = Delivery.of(raw, self)
+        self._owed[found.delivery_tag] = None
+        return found
+
+    def _read(self, raw: Any) -> None:
+        self.deliver(Delivery.of(raw, self))
+
+    def deliver(self, delivery: Delivery) -> None:
+        """It came."""
+        self._owed[delivery.delivery_tag] = None
+        self._handlers[delivery.consumer_tag](delivery)
+
+    # Acknowledging.
+
+    def claim(self, delivery: Delivery) -> bool:
+        """Whether it is the caller's to acknowledge from now on; nobody else's."""
+        if self._owed.pop(delivery.delivery_tag, self) is self:
+            return False
+        delivery.acknowledged = True
+        return True
+
+    def receipt(self, delivery: Delivery) -> bytes:
+        """What tells the broker that it was taken; by whom claimed it."""
+        return self._frames.ack(delivery.delivery_tag)
+
+    def ack(self, delivery: Delivery) -> None:
+        if self.claim(delivery):
+            self.connection.put(self.receipt(delivery))
+            self.connection.flush()
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None:
+        """`ack` each, the oldest with one word; of the connection's thread."""
+        taken = {each.delivery_tag: each for each in deliveries}
+        front = []
+        for tag in self._owed:
+            if tag not in taken:
+                break
+            front.append(taken.pop(tag))
+        for each in front:
+            self.claim(each)
+        if front:
+            self.connection.put(self._frames.ack(front[-1].delivery_tag, multiple=True))
+        for each in taken.values():
+            if self.claim(each):
+                self.connection.put(self.receipt(each))
+        self.connection.flush()
+
+    def reject(self, delivery: Delivery, requeue: bool) -> None:
+        """Of the connection's thread."""
+        if self.claim(delivery):
+            self.raw.basic_reject(delivery.delivery_tag, requeue=requeue)
+
+    # Publishing.
+
+    def frames(self, key: str, mandatory: bool, head: bytes, body: bytes) -> bytes:
+        """What publishes a message.
+
+        :raises Exception: it cannot be written.
+        """
+        return self._frames.publish(key, mandatory, head, body)
 
 
 def _milliseconds(timeout: float | None) -> int | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import errands, tcp_proxy
+from tests.support import outgoing, tcp_proxy
 from tests.support.redis_ends import through
 from tests.support.workers import until
 from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.outbox import Outbox
+from wbengine.engines.worker_based.connections.sender import Sender
 from wbengine.engines.worker_based.messages import envelope as env
 
 WAIT = 30.0
@@ -43,20 +43,20 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
                 def after(chore: Any = chore) -> None:
                     now_by.append(threading.current_thread().name)
                     if chore is not None:
-                        outbox.later(done.extend, chore)
+                        sender.call_later(done.extend, chore)
 
                 if chore is not None:
                     expected.append(chore)
-                parcel = errands.parcel(envelope, after=after)
-                (outbox.put_now if what < 0.6 else outbox.put)(parcel)
+                message = outgoing.message(envelope, after=after)
+                sender.send(message, defer=what >= 0.6)
             else:
                 expected.append((who, number))
-                outbox.later(done.extend, (who, number))
+                sender.call_later(done.extend, (who, number))
                 sent_not.add((who, number))
             if chance.random() < 0.2:
                 time.sleep(chance.random() * 0.01)
             if chance.random() < 0.02:
-                outbox.flush(0.05)
+                sender.flush(0.05)
 
     def cut() -> None:
         """Again and again, when a few more were published."""
@@ -71,15 +71,15 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
         envelope = env.Envelope("TEST", {"n": ["first", 0]}, routing_key="me")
         by: list[str] = []
         told = lambda: by.append(threading.current_thread().name)  # noqa: E731
-        outbox.put_now(errands.parcel(envelope, after=told))
+        sender.send(outgoing.message(envelope, after=told))
         now_by.extend(by)
         return by == [threading.current_thread().name]
 
     sent_not: set[Any] = set()
     with tcp_proxy.threaded(redis_server.port) as proxy:
         target = transports.resolve(through(redis_url, redis_server, proxy.port), None, None)
-        outbox = Outbox(target, layout, "test")
-        outbox.start()
+        sender = Sender(target, layout, "test")
+        sender.start()
         until(published_here)
         threads = [threading.Thread(target=work, args=(who,)) for who in range(3)]
         threads.append(threading.Thread(target=cut))
@@ -89,9 +89,9 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
             thread.join()
         over.set()
         threads[3].join()
-        until(lambda: not outbox.behind and len(done) == len(expected), WAIT)
-        assert outbox.flush(WAIT)
-        outbox.stop()
+        until(lambda: not sender.behind and len(done) == len(expected), WAIT)
+        assert sender.flush(WAIT)
+        sender.stop()
     arrived = []
     while (message := queue.get(no_ack=True)) is not None:
         arrived.append(tuple(env.parse(message.body)["n"]))
@@ -100,4 +100,4 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
     for who in range(3):
         first = list(dict.fromkeys(number for of, number in arrived if of == who))
         assert first == [n for n in range(200) if (who, n) not in sent_not]
-    assert {name.startswith("wbengine-publisher") for name in now_by} == {True, False}
+    assert {name.startswith("wbengine-sender") for name in now_by} == {True, False}

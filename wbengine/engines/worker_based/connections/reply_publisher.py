@@ -7,38 +7,49 @@ from collections.abc import Callable, Sequence
 
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based.connections import lanes, outbox, topology, unconfirmed
-from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.connections import (
+    amqp_connection,
+    publisher_confirms,
+    sender,
+    topology,
+)
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.transports._amqp_delivery import Delivery
 
-__all__ = ["Desk"]
+__all__ = ["ReplyPublisher"]
 
 LOG = logging.getLogger(__name__)
 
 
-class Desk:
-    """Answers requests on the lane of one connection on which they were delivered.
+class ReplyPublisher:
+    """Answers requests on the channel of one connection on which they were delivered.
 
     An answer and the acknowledgement of what it answers are written in one go, in this order, in
     which a broker does what is said on a channel: if it knows that the request was taken, it has
     the answer.  So nobody waits for it to say so, and the next one comes a round trip earlier.
-    What it did not confirm when the connection breaks is published again, with `send(parcel)`.
+    What it did not confirm when the connection breaks is published again, with `send(message)`.
 
     `answer` is for any thread, the rest for that of the connection.
     """
 
     def __init__(
         self,
-        lane: lanes.Lane,
+        channel: amqp_connection.AmqpChannel,
         layout: topology.Topology,
-        send: Callable[[Parcel], None],
+        send: Callable[[OutgoingMessage], None],
     ) -> None:
-        self._lane = lane
+        self._channel = channel
         self._send = send
-        self._post = unconfirmed.Post(lane, layout, self._confirmed, unconfirmed.WINDOW)
+        self._confirms = publisher_confirms.PublisherConfirms(
+            channel, layout, self._confirmed, publisher_confirms.WINDOW
+        )
 
     def answer(
-        self, parcel: Parcel, request: Delivery, freed: Callable[[Delivery], None], soon: bool
+        self,
+        message: OutgoingMessage,
+        request: Delivery,
+        freed: Callable[[Delivery], None],
+        soon: bool,
     ) -> bool:
         """Publish an answer, and acknowledge its request behind it.
 
@@ -46,24 +57,24 @@ class Desk:
         is written with what is written next, at the latest when the connection's thread looks up.
         False: nothing was done, since it cannot be done here, or not now.
         """
-        post, lane = self._post, self._lane
-        if request.lane is not lane or post.room <= 0:
+        confirms, channel = self._confirms, self._channel
+        if request.amqp_channel is not channel or confirms.room <= 0:
             return False
         try:
-            sent = post.prepare(parcel)
+            sent = confirms.prepare(message)
         except Exception:
             return False  # whoever publishes it in another way says why that fails
-        if not lane.claim(request):
+        if not channel.claim(request):
             return False
         freed(request)
-        parcel.sent = True
-        crashpoint("outbox.before-publish")
-        if not post.send(sent, then=lane.receipt(request)):
-            self._again(parcel)  # the connection is gone, and the request with it
+        message.sent = True
+        crashpoint("sender.before-publish")
+        if not confirms.send(sent, then=channel.receipt(request)):
+            self._again(message)  # the connection is gone, and the request with it
             return True
         if not soon:
-            lane.line.flush()
-        crashpoint("outbox.after-publish")
+            channel.connection.flush()
+        crashpoint("sender.after-publish")
         return True
 
     # The connection's thread.
@@ -71,11 +82,11 @@ class Desk:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker reads nothing on this connection for now: an alarm."""
-        return self._post.blocked
+        return self._confirms.blocked
 
     def report(self) -> None:
         """Tell of what the broker confirmed."""
-        self._post.report()
+        self._confirms.report()
 
     def check(self, now: float) -> None:
         """Call it when all is read that came.
@@ -83,22 +94,22 @@ class Desk:
         :raises TransportFailure: the broker does not confirm what it should have by now.
         """
         # While it blocks publishers it only waits; and without them it would deliver all again.
-        if not self._post.blocked and self._post.is_late(now):
+        if not self._confirms.blocked and self._confirms.is_late(now):
             raise exc.TransportFailure("the broker confirms nothing")
 
     def close(self) -> None:
         """The connection is over."""
-        left = self._post.close()
+        left = self._confirms.close()
         self.report()
         if left:
             LOG.debug("%d answers may be lost with their connection: sent again", len(left))
         for sent in left:
-            self._again(sent.parcel)
+            self._again(sent.message)
 
-    def _again(self, parcel: Parcel) -> None:
-        parcel.sent = False
-        self._send(parcel)
+    def _again(self, message: OutgoingMessage) -> None:
+        message.sent = False
+        self._send(message)
 
-    def _confirmed(self, confirmed: Sequence[unconfirmed.Sent]) -> None:
-        for errand, group in outbox.by_errand(sent.parcel for sent in confirmed).items():
-            outbox.call(errand.sent, group)
+    def _confirmed(self, confirmed: Sequence[publisher_confirms.Sent]) -> None:
+        for hooks, group in by_hooks(sent.message for sent in confirmed).items():
+            sender.call(hooks.sent, group)

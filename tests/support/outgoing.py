@@ -1,16 +1,16 @@
-"""Parcels whose errands are told one by one, to functions."""
+"""Outgoing messages whose hooks are told one by one, to functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wbengine.engines.worker_based.connections.parcels import Errand, Parcel
+from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 
 
-class Told(Errand):
-    """Runs what it was given: `before()` may return False to leave the parcel unsent."""
+class Told(DeliveryHooks):
+    """Runs what it was given: `before()` may return False to leave the message unsent."""
 
     def __init__(
         self,
@@ -34,28 +34,28 @@ class Told(Errand):
     def repeats(self) -> bool:
         return self._uncertain is None
 
-    def prepare(self, parcels: Sequence[Parcel]) -> None:
-        for parcel in parcels:
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
             if self._before is not None and not self._before():
-                parcel.withdrawn = True
+                message.withdrawn = True
 
-    def sent(self, parcels: Sequence[Parcel]) -> None:
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         if self._after is not None:
             self._after()
 
-    def failed(self, parcel: Parcel, error: BaseException) -> None:
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
         if self._failed is not None:
             self._failed(error)
 
-    def unrouted(self, parcel: Parcel) -> None:
+    def unrouted(self, message: OutgoingMessage) -> None:
         assert self._unrouted is not None
         self._unrouted()
 
-    def uncertain(self, parcel: Parcel) -> None:
+    def uncertain(self, message: OutgoingMessage) -> None:
         assert self._uncertain is not None
         self._uncertain()
 
 
-def parcel(envelope: env.Envelope, **told: Any) -> Parcel:
-    """A parcel with an errand of its own."""
-    return Parcel(envelope, Told(**told))
+def message(envelope: env.Envelope, **told: Any) -> OutgoingMessage:
+    """A message with hooks of its own."""
+    return OutgoingMessage(envelope, Told(**told))

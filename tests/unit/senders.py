@@ -1,4 +1,4 @@
-"""An outbox, and where its messages go."""
+"""An sender, and where its messages go."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import kombu
 
-from tests.support import errands
+from tests.support import outgoing
 from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
-from wbengine.engines.worker_based.connections.outbox import Outbox
-from wbengine.engines.worker_based.connections.parcels import Parcel
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based.connections.sender import Sender
 from wbengine.engines.worker_based.messages import envelope as env
 
 WAIT = 60.0
@@ -25,7 +25,7 @@ class Place:
         self.layout = topology.Topology("exchange", "me", (), None)
         self.reader = self.connect()
         self.queue = self.layout.declare_own(self.reader.channel(), ours=True)
-        self.outbox = Outbox(self.target, self.layout, "test")
+        self.sender = Sender(self.target, self.layout, "test")
 
     def connect(self) -> kombu.Connection:
         return self.target.connect()
@@ -36,8 +36,10 @@ class Place:
             bodies.append(env.parse(message.body)["n"])
         return bodies
 
-    def put(self, number: Any, first: bool = False, **options: Any) -> Parcel:
+    def put(
+        self, number: Any, first: bool = False, defer: bool = False, **options: Any
+    ) -> OutgoingMessage:
         envelope = env.Envelope("TEST", {"n": number}, routing_key="me")
-        parcel = errands.parcel(envelope, **options)
-        self.outbox.put(parcel, first)
-        return parcel
+        message = outgoing.message(envelope, **options)
+        self.sender.send(message, first=first, defer=defer)
+        return message

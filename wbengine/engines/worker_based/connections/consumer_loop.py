@@ -14,17 +14,15 @@ import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based.connections import (
-    connecting,
-    outbox,
-    receiving,
-    taking,
-    topology,
-    unconfirmed,
-)
+from wbengine.engines.worker_based.connections import connecting, topology
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based.connections.prefetcher import Prefetcher
+from wbengine.engines.worker_based.connections.publisher_confirms import refuses
+from wbengine.engines.worker_based.connections.receiver import Receiver
+from wbengine.engines.worker_based.connections.sender import Sender
 from wbengine.transports import reasons
 
-__all__ = ["Listening"]
+__all__ = ["ConsumerLoop"]
 
 LOG = logging.getLogger(__name__)
 
@@ -44,28 +42,28 @@ RECEIPTS: Final = 64
 AILING_PAUSE: Final = 0.5
 
 
-class Listening:
+class ConsumerLoop:
     """Connect, hand over what comes, and connect again, in the thread that calls `start`.
 
     What was received is given to `_on_message`, requests from shared queues to `_on_work`.  The
-    outbox publishes meanwhile, on a connection of its own.
+    sender publishes meanwhile, on a connection of its own.
     """
 
-    _work: taking.Taking | None = None
+    _work: Prefetcher | None = None
 
     def __init__(
         self,
         target: transports.Target,
         layout: topology.Topology,
         refused: Counter[str],
-        sender: outbox.Outbox,
+        sender: Sender,
         on_wait: Callable[[], None] | None,
         until: Callable[[], float | None] | None,
     ) -> None:
         self._target = target
         self._topology = layout
         self._refused = refused
-        self._outbox = sender
+        self._sender = sender
         sender.astray = self._mistrust
         self._on_wait = on_wait
         self._until = until
@@ -80,7 +78,7 @@ class Listening:
         self._receives = math.inf
         self._soon: deque[Callable[[], None]] = deque()
         # Whether requests are answered where they come from, if that can be.
-        self._desks = True
+        self._replies = True
         # What is to be acknowledged when that costs little.
         self._receipts: deque[Any] = deque()
         self._receipts_due = 0.0
@@ -90,7 +88,7 @@ class Listening:
         self._sleeps_until = math.inf
         #: Of the connection that there is: what came on it is acknowledged on it, or never.
         self.channel: Any = None
-        self._receiver: receiving.Receiver | None = None
+        self._receiver: Receiver | None = None
         #: Told in each turn when the broker was heard last.
         self.turned: Callable[[float], object] | None = None
 
@@ -126,7 +124,7 @@ class Listening:
             self._error = error
             raise
         finally:
-            self._outbox.stop()
+            self._sender.stop()
             self._ended.set()
             self._running.set()
 
@@ -147,9 +145,9 @@ class Listening:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Publish what is queued, delete this side's own queue unless it is left, disconnect."""
-        self._outbox.flush(timeout)
+        self._sender.flush(timeout)
         self._stopping.set()
-        self._outbox.close()
+        self._sender.close()
         self._ring()
 
     def join(self, timeout: float) -> bool:
@@ -161,6 +159,10 @@ class Listening:
         wake = self._wake  # which that thread may take away at any moment
         if wake is not None:
             wake()
+
+    def _send_later(self, message: OutgoingMessage) -> None:
+        """Not in this thread, which is there for what comes."""
+        self._sender.send(message, defer=True)
 
     def _mistrust(self) -> None:
         """What was declared may be gone; any thread."""
@@ -221,13 +223,11 @@ class Listening:
         self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
 
     def _consume(self, connection: kombu.Connection) -> None:
-        receiver = receiving.Receiver(
-            self._target, self._topology, connection, self._work, self._refused
-        )
+        receiver = Receiver(self._target, self._topology, connection, self._work, self._refused)
         try:
             if not self._running.is_set():
-                self._outbox.start()  # it connects meanwhile
-            receiver.begin(self._on_message, self._on_work, self._outbox.put, desk=self._desks)
+                self._sender.start()  # it connects meanwhile
+            receiver.begin(self._on_message, self._on_work, self._send_later, replies=self._replies)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
             self._receives = time.monotonic()
@@ -237,15 +237,14 @@ class Listening:
             receiver.end(remove=not self.leaves_queue)
         except BaseException as error:
             receiver.drop()
-            # Perhaps an answer is: the outbox finds out which, and loses nothing else by it.
-            self._desks = self._desks and not unconfirmed.refuses(error)
+            # Perhaps an answer is: the sender finds out which, and loses nothing else by it.
+            self._replies = self._replies and not refuses(error)
             raise
         finally:
             self._wake = self.channel = self._receiver = None
-            self._outbox.hasten(math.inf)  # from here on nobody looks
             receiver.close()
 
-    def _drain(self, receiver: receiving.Receiver) -> None:
+    def _drain(self, receiver: Receiver) -> None:
         longest = DRAIN_PERIOD if self._wake is not None else SHORT_DRAIN_PERIOD
         while not self._stopping.is_set():
             if self._soon:
@@ -262,7 +261,7 @@ class Listening:
                 self.turned(receiver.heard)
             timeout = longest
             receipts = self._acknowledge(now) if self._receipts else None
-            for due in (self._outbox.hasten(now), self._until and self._until(), receipts):
+            for due in (self._until and self._until(), receipts):
                 if due is not None:
                     timeout = min(timeout, max(0.001, due - time.monotonic()))
             self._sleeps_until = now + timeout

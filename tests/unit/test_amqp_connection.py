@@ -18,7 +18,7 @@ from amqp import serialization
 from amqp.transport import TCPTransport
 
 from tests.unit.amqp_frames import delivered
-from wbengine.engines.worker_based.connections import lanes, lines
+from wbengine.engines.worker_based.connections.amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports import _amqp_frames as frames
 
 
@@ -45,10 +45,10 @@ class Ends:
             channel=lambda: self.channel,
         )
         connection: Any = types.SimpleNamespace(connection=raw, transport=None)
-        self.line = lines.Line(connection)
+        self.amqp = AmqpConnection(connection)
 
-    def lane(self) -> lanes.Lane:
-        return self.line.lane("x")
+    def open_channel(self) -> AmqpChannel:
+        return self.amqp.channel("x")
 
     def took(self) -> bytes:
         found = b""
@@ -57,8 +57,8 @@ class Ends:
         return found
 
     def close(self) -> None:
-        self.line.close()
-        self.line.socket.close()
+        self.amqp.close()
+        self.amqp.socket.close()
         self.theirs.close()
 
 
@@ -70,11 +70,11 @@ def ends() -> Iterator[Ends]:
 
 
 def test_who_is_awake_is_rung_without_a_sound(ends: Ends) -> None:
-    ends.line.ring()
-    ends.line.ring()
-    assert not select.select([ends.line._ear], [], [], 0)[0]
-    assert ends.line.wait(3600) is False  # at once
-    assert ends.line.wait(0.001) is False  # and once
+    ends.amqp.ring()
+    ends.amqp.ring()
+    assert not select.select([ends.amqp._ear], [], [], 0)[0]
+    assert ends.amqp.wait(3600) is False  # at once
+    assert ends.amqp.wait(0.001) is False  # and once
 
 
 @pytest.mark.usefixtures("hasty")
@@ -86,7 +86,7 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     def ask() -> None:
         for number in range(rounds):
             work.append(number)
-            ends.line.ring()
+            ends.amqp.ring()
             done.acquire()
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -94,7 +94,7 @@ def test_no_ring_is_missed(ends: Ends) -> None:
     left = rounds
     while left:
         began = time.monotonic()
-        ends.line.wait(90)
+        ends.amqp.wait(90)
         assert time.monotonic() - began < 45, "it slept, and there was work"
         while work:
             work.popleft()
@@ -106,12 +106,12 @@ def test_no_ring_is_missed(ends: Ends) -> None:
 def test_who_rests_is_woken_by_a_ring_only(ends: Ends) -> None:
     ends.theirs.send(b"something")
     began = time.monotonic()
-    ends.line.rest(0.05)
+    ends.amqp.rest(0.05)
     assert time.monotonic() - began > 0.04
-    threading.Timer(0.01, ends.line.ring).start()
-    ends.line.rest(90)
+    threading.Timer(0.01, ends.amqp.ring).start()
+    ends.amqp.rest(90)
     assert time.monotonic() - began < 45
-    assert ends.line.wait(90) is True
+    assert ends.amqp.wait(90) is True
 
 
 def frame(kind: int, payload: bytes, channel: int = 7) -> bytes:
@@ -121,10 +121,10 @@ def frame(kind: int, payload: bytes, channel: int = 7) -> bytes:
 def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None:
     told: list[Any] = []
     ends.others = told
-    ends.line.raw.on_inbound_frame = told.append
-    lane = ends.lane()
-    lane.consume("q", "consumer", told.append)
-    lane.on_receipt = lambda number, multiple: told.append((number, multiple))
+    ends.amqp.raw.on_inbound_frame = told.append
+    channel = ends.open_channel()
+    channel.consume("q", "consumer", told.append)
+    channel.on_receipt = lambda number, multiple: told.append((number, multiple))
     unknown = struct.pack(">HH", 10, 60) + b"\7reasons"
     receipt = struct.pack(">HHQB", 60, 80, 12, 1)
     message = amqp.Message(b"body", type="t", application_headers={"a": 1})
@@ -142,8 +142,8 @@ def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None
     )
     for at in range(0, len(said), 1000):
         ends.theirs.send(said[at : at + 1000])
-        assert ends.line.wait(60)
-        ends.line.read()
+        assert ends.amqp.wait(60)
+        ends.amqp.read()
     first, *between, last = told
     assert (first.delivery_tag, first.body, first.headers) == (5, b"body", {"a": 1})
     assert (last.delivery_tag, last.body) == (7, b"body")
@@ -151,59 +151,59 @@ def test_all_that_came_is_told_in_order_to_whoever_it_is_for(ends: Ends) -> None
     # In parts, which py-amqp puts together; and of a channel that is not ours.
     assert [each[0] for each in between[3:-1]] == [1, 2, 3, 3, 3]
     assert between[-1] == (1, 9, receipt)
-    assert not ends.line.wait(0)
+    assert not ends.amqp.wait(0)
 
 
 def test_each_delivery_is_acknowledged_once(ends: Ends) -> None:
     got: list[Any] = []
-    lane = ends.lane()
-    lane.consume("q", "consumer", got.append)
+    channel = ends.open_channel()
+    channel.consume("q", "consumer", got.append)
     for tag in range(1, 7):
         ends.theirs.send(delivered(amqp.Message(b"", type="t"), tag))
-    assert ends.line.wait(60)
-    ends.line.read()
+    assert ends.amqp.wait(60)
+    ends.amqp.read()
     assert [each.delivery_tag for each in got] == [1, 2, 3, 4, 5, 6]
     got[1].ack()
     got[1].ack()
     made = frames.Frames(7, "x", 4096)
     assert ends.took() == made.ack(2)
-    lane.ack_many([got[5], got[0], got[1], got[2]])
+    channel.ack_many([got[5], got[0], got[1], got[2]])
     assert ends.took() == made.ack(3, multiple=True) + made.ack(6)
-    assert lane.claim(got[3])
+    assert channel.claim(got[3])
     got[3].ack()
     assert ends.took() == b""
     assert [each.acknowledged for each in got] == [True] * 4 + [False, True]
-    assert lane.receipt(got[3]) == made.ack(4)
+    assert channel.receipt(got[3]) == made.ack(4)
 
 
 def test_what_is_written_meanwhile_goes_out_together(ends: Ends) -> None:
     got: list[Any] = []
-    lane = ends.lane()
-    lane.consume("q", "consumer", got.append)
+    channel = ends.open_channel()
+    channel.consume("q", "consumer", got.append)
     ends.theirs.send(delivered(amqp.Message(b"", type="t"), 1))
-    assert ends.line.wait(60)
-    ends.line.read()
-    with ends.line.together():
+    assert ends.amqp.wait(60)
+    ends.amqp.read()
+    with ends.amqp.together():
         got[0].ack()
         assert ends.took() == b""
-        ends.line.put(b"now")
-        other = threading.Thread(target=ends.line.flush)
+        ends.amqp.put(b"now")
+        other = threading.Thread(target=ends.amqp.flush)
         other.start()
         other.join()
         receipt = frames.Frames(7, "x", 4096).ack(1)
         assert ends.took() == receipt + b"now"
-        ends.line.put(b"later")
-        ends.line.flush()
+        ends.amqp.put(b"later")
+        ends.amqp.flush()
         assert ends.took() == b""
     assert ends.took() == b"later"
 
 
 def test_a_message_of_py_amqp_is_one_of_ours(ends: Ends) -> None:
-    lane = ends.lane()
+    channel = ends.open_channel()
     raw = amqp.Message(b"body", type="t", application_headers={"a": 1, "compression": "x"})
     raw.delivery_info = {"delivery_tag": 3, "redelivered": True, "routing_key": "k"}
     ends.channel.basic_get = lambda queue: raw
-    found = lane.get("q")
+    found = channel.get("q")
     assert found is not None
     assert (found.delivery_tag, found.redelivered, found.routing_key) == (3, True, "k")
     assert (found.body, found.headers, found.compressed) == (b"body", {"a": 1}, True)
