@@ -82,6 +82,7 @@ def test_memory_of_a_flow(make: Callable[[int], Any]) -> None:
     if not (records.recording() or case in records.read()):
         pytest.skip(f"nothing is recorded for {records.PYTHON}")
     engines.run(make(3), store={"x0": 0})
+    gc.collect()  # what was there before
     blocks = sys.getallocatedblocks()
     tracemalloc.start()
     try:
