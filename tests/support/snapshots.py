@@ -21,6 +21,6 @@ class Snapshots(memory.MemoryBackend):
         class Connection(memory.MemoryConnection):
             def save_changes(self, flow: Any, atoms: Any, **more: Any) -> None:
                 super().save_changes(flow, atoms, **more)
-                backend.taken.append(backend.flows[flow.uuid].copy())
+                backend.taken.append(backend.flows[flow.uuid].detail.copy())
 
         return Connection(self)

@@ -7,8 +7,8 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, leases, listing, models
@@ -17,7 +17,6 @@ from wbengine.types.outline import Outline
 __all__ = ["MemoryBackend", "MemoryConnection"]
 
 _K = TypeVar("_K")
-_R = TypeVar("_R")
 
 
 class MemoryBackend(base.Backend):
@@ -43,18 +42,11 @@ class MemoryBackend(base.Backend):
         self.deep_copy = _options.flag("deep_copy", self._conf.get("deep_copy", True))
         self.lock = threading.Lock()
         self.books: dict[str, models.LogBook] = {}
-        #: Every flow and atom that is kept, by uuid (the books hold the same objects).
-        self.flows: dict[str, models.FlowDetail] = {}
-        self.atoms: dict[str, models.AtomDetail] = {}
-        #: The flow of each atom, by uuid.
-        self.homes: dict[str, str] = {}
-        #: The latest lease of each flow, and when its time is over (0: it was given back).
-        self.leases: dict[str, tuple[leases.Lease, float]] = {}
-        #: What changed of each flow, and when.
-        self.turns: dict[str, _Turns] = {}
+        #: Every flow that is kept, by uuid (the books hold the same details).
+        self.flows: dict[str, KeptFlow] = {}
+        #: Every atom that is kept, with its flow, by uuid.
+        self.atoms: dict[str, tuple[KeptFlow, models.AtomDetail]] = {}
         self.numbers = itertools.count(1)
-        self.outlines: dict[str, Outline] = {}
-        self.commands: dict[str, base.FlowCommand] = {}
         #: How many writes there were, and how many items they held.
         self.writes = 0
         self.items_written = 0
@@ -64,6 +56,81 @@ class MemoryBackend(base.Backend):
 
     def close(self) -> None:
         """Nothing is held open; the books stay readable."""
+
+
+class KeptFlow:
+    """A flow, and what is kept beside its record.
+
+    Its writes are counted, and each change has the number of its write.  What changed last is last
+    in its dict: so it is found first.
+    """
+
+    __slots__ = (
+        "_atoms", "_items", "_name", "_turn", "book", "command", "detail", "lease", "number",
+        "outline", "until", "updated",
+    )  # fmt: skip
+
+    def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
+        self.detail: Final = detail
+        self.book: Final = book
+        #: Among all flows of the store, in the order of their making.
+        self.number: Final = number
+        #: The latest lease (None: it was given back, or there was none), and when its time is over.
+        self.lease: leases.Lease | None = None
+        self.until = 0.0
+        self.command: base.FlowCommand | None = None
+        self.outline: Outline | None = None
+        self.updated = time.time()
+        # What this store calls this flow in cursors.
+        self._name = secrets.token_hex(6)
+        self._turn = 0
+        self._atoms: dict[str, int] = {}
+        self._items: dict[tuple[str, int], int] = {}
+
+    @property
+    def place(self) -> listing.Place:
+        created = self.detail.created
+        return listing.Place(self.book.created if created is None else created, self.number)
+
+    @property
+    def cursor(self) -> str:
+        """Where who has seen everything goes on."""
+        return f"{self._name}.{self._turn}"
+
+    def since(self, cursor: str | None) -> int | None:
+        """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
+        name, _, turn = (cursor or "").partition(".")
+        if name != self._name or not changes.is_number(turn) or int(turn) > self._turn:
+            return None
+        return int(turn)
+
+    def begin_turn(self) -> None:
+        """What changes from now on is of the next turn."""
+        self._turn += 1
+        self.updated = time.time()
+
+    def touch(self, atoms: Iterable[str], items: Iterable[tuple[str, int]] = ()) -> None:
+        """The rows of these atoms have changed, and these items (of which atom, and the index)."""
+        _put_last(self._atoms, atoms, self._turn)
+        _put_last(self._items, items, self._turn)
+
+    def atoms_since(self, turn: int) -> list[str]:
+        """The uuids of the atoms that changed after a turn, in the order in which they did."""
+        return _after(self._atoms, turn)
+
+    def items_since(self, turn: int) -> list[tuple[str, int]]:
+        """The items that changed after a turn."""
+        return _after(self._items, turn)
+
+
+def _put_last(known: dict[_K, int], keys: Iterable[_K], turn: int) -> None:
+    for key in keys:
+        known.pop(key, None)
+        known[key] = turn
+
+
+def _after(known: dict[_K, int], turn: int) -> list[_K]:
+    return list(itertools.takewhile(lambda key: known[key] > turn, reversed(known)))[::-1]
 
 
 class MemoryConnection(base.Connection):
@@ -76,157 +143,38 @@ class MemoryConnection(base.Connection):
     def backend(self) -> MemoryBackend:
         return self._backend
 
+    # -- writing --------------------------------------------------------------------------------
+
     def clear_all(self) -> None:
         with self._backend.lock:
             self._backend.writes += 1
-            self._backend.books.clear()
-            for flow_uuid in list(self._backend.flows):
-                self._forget(flow_uuid)
+            for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
+                kept.clear()
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
         with store.lock:
             store.writes += 1
-            kept = store.books.get(book.uuid)
-            if kept is None:
-                kept = store.books[book.uuid] = book.copy(retain_contents=False)
+            ours = store.books.get(book.uuid)
+            if ours is None:
+                ours = store.books[book.uuid] = book.copy(retain_contents=False)
             else:
-                kept.merge(book.copy(retain_contents=False))
+                ours.merge(book.copy(retain_contents=False))
             for flow in book:
-                ours = store.flows.get(flow.uuid)
-                if ours is None:
-                    ours = store.flows[flow.uuid] = flow.copy(retain_contents=False)
-                elif self._holder(flow.uuid) is not None or flow.epoch != ours.epoch:
+                kept = store.flows.get(flow.uuid)
+                if kept is None:
+                    detail = flow.copy(retain_contents=False)
+                    kept = store.flows[flow.uuid] = KeptFlow(detail, ours, next(store.numbers))
+                elif self._holder(kept) is not None or flow.epoch != kept.detail.epoch:
                     continue
                 else:
-                    ours.merge(flow.copy(retain_contents=False))
-                kept.add(ours)
-                self._turn(flow.uuid)
-                self._put_atoms(ours, flow)
+                    kept.detail.merge(flow.copy(retain_contents=False))
+                ours.add(kept.detail)
+                kept.begin_turn()
+                self._put_atoms(kept, flow)
                 for atom in flow:
                     self._put_items(atom.uuid, atom.items or ())
-            return kept.copy()
-
-    def destroy_logbook(self, book_uuid: str) -> None:
-        store = self._backend
-        with store.lock:
-            store.writes += 1
-            book = store.books.pop(book_uuid, None)
-            if book is None:
-                raise exceptions.NotFound(f"No log book {book_uuid} is kept in memory")
-            for flow in book:
-                self._forget(flow.uuid)
-
-    def destroy_flow(self, flow_uuid: str) -> None:
-        store = self._backend
-        with store.lock:
-            self._found(flow_uuid)
-            store.writes += 1
-            self._forget(flow_uuid)
-            for book in store.books.values():
-                book.discard(flow_uuid)
-
-    def _forget(self, flow_uuid: str) -> None:
-        store = self._backend
-        for atom in store.flows.pop(flow_uuid, ()):
-            store.atoms.pop(atom.uuid, None)
-            store.homes.pop(atom.uuid, None)
-        store.leases.pop(flow_uuid, None)
-        store.turns.pop(flow_uuid, None)
-        store.outlines.pop(flow_uuid, None)
-        store.commands.pop(flow_uuid, None)
-
-    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
-        return self._read(
-            "log book", self._backend.books, book_uuid, lambda kept: kept.copy(not lazy)
-        )
-
-    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        with self._backend.lock:
-            books = [kept.copy(not lazy) for kept in self._backend.books.values()]
-        return iter(books)
-
-    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        def copied(book: models.LogBook) -> list[models.FlowDetail]:
-            return [flow.copy(not lazy) for flow in book]
-
-        return iter(self._read("log book", self._backend.books, book_uuid, copied))
-
-    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
-        return self._read(
-            "flow detail", self._backend.flows, fd_uuid, lambda kept: kept.copy(not lazy)
-        )
-
-    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
-        store = self._backend
-        with store.lock:
-            kept = self._found(flow_uuid)
-            turns = store.turns[flow_uuid]
-            after, lazy = turns.since(since), kept.copy(retain_contents=False)
-            if after is None:
-                return base.Changes(turns.cursor, True, lazy, [atom.copy() for atom in kept])
-            atoms = [store.atoms[uuid].copy(retain_contents=False) for uuid in turns.atoms(after)]
-            items: dict[str, list[models.ItemDetail]] = {}
-            for uuid, index in turns.items(after):
-                owned = store.atoms[uuid].items
-                if owned is not None and index < len(owned):
-                    items.setdefault(uuid, []).append(owned[index].copy())
-            for changed in items.values():
-                changed.sort(key=lambda item: item.index)
-            return base.Changes(turns.cursor, False, lazy, atoms, items)
-
-    def find_flows(self, query: listing.Query) -> base.Page:
-        with self._backend.lock:
-            found = []
-            for book in self._backend.books.values():
-                if query.book in (None, book.uuid):
-                    found += [(self._place(book, flow), book, flow) for flow in book]
-            found = [
-                (place, book, flow)
-                for place, book, flow in found
-                if query.wants(flow.uuid, flow.name)
-                and query.wants_state(flow.state)
-                and query.wants_place(place)
-            ]
-            found.sort(key=lambda each: each[0], reverse=query.newest_first)
-            page = found[: query.limit]
-            after = str(page[-1][0]) if len(found) > len(page) else None
-            return base.Page([self._row(book, flow) for _, book, flow in page], after)
-
-    def _place(self, book: models.LogBook, flow: models.FlowDetail) -> listing.Place:
-        created = flow.created
-        if created is None:
-            created = book.created
-        return listing.Place(created, self._backend.turns[flow.uuid].number)
-
-    def _row(self, book: models.LogBook, flow: models.FlowDetail) -> base.FlowRow:
-        lease = self._holder(flow.uuid)
-        tasks = (
-            atom
-            for atom in flow
-            if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR
-        )
-        return base.FlowRow(
-            flow.uuid,
-            flow.name,
-            book.uuid,
-            book.name,
-            flow.state or states.PENDING,
-            self._place(book, flow).created,
-            self._backend.turns[flow.uuid].updated,
-            dict(Counter(task.state or states.PENDING for task in tasks)),
-            None if lease is None else lease.owner,
-            flow.error,
-        )
-
-    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
-        return self._read("atom detail", self._backend.atoms, ad_uuid, lambda kept: kept.copy())
-
-    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
-        def copied(flow: models.FlowDetail) -> list[models.AtomDetail]:
-            return [atom.copy() for atom in flow]
-
-        return iter(self._read("flow detail", self._backend.flows, fd_uuid, copied))
+            return ours.copy()
 
     def save_changes(
         self,
@@ -238,220 +186,240 @@ class MemoryConnection(base.Connection):
         lease: leases.Lease | None = None,
     ) -> None:
         with self._backend.lock:
-            if lease is not None:
-                self._check(lease)
-            kept = self._found(flow.uuid)
+            kept = self._of(flow.uuid, lease)
             if lease is None:
-                self._refuse_if_busy(flow.uuid)
+                self._refuse_if_busy(kept)
             self._backend.writes += 1
-            self._turn(flow.uuid)
+            kept.begin_turn()
             if flow_row:
-                kept.update(flow.copy(retain_contents=False))
+                kept.detail.update(flow.copy(retain_contents=False))
             self._put_atoms(kept, atoms)
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
 
-    # -- leases ---------------------------------------------------------------------------------
-
-    def take_lease(
-        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
-    ) -> leases.Lease:
+    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         with self._backend.lock:
-            kept = self._found(flow_uuid)
-            self._refuse_if_busy(flow_uuid, dead)
-            kept.epoch += 1
-            taken = leases.Lease(flow_uuid, owner, kept.epoch)
-            self._backend.commands.pop(flow_uuid, None)
-            self._backend.leases[flow_uuid] = taken, self._backend.clock.monotonic() + seconds
-            return taken
-
-    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
-        with self._backend.lock:
-            self._check(lease)
-            until = self._backend.clock.monotonic() + seconds
-            self._backend.leases[lease.flow] = lease, until
-
-    def give_back_lease(self, lease: leases.Lease) -> None:
-        with self._backend.lock:
-            held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
-            if held == lease:
-                del self._backend.leases[lease.flow]
-                self._backend.commands.pop(lease.flow, None)
-
-    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
-        with self._backend.lock:
-            self._found(flow_uuid)
-            return self._holder(flow_uuid)
-
-    # -- commands, outlines ---------------------------------------------------------------------
-
-    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
-        with self._backend.lock:
-            if self._holder(lease.flow) != lease:
-                return False
-            self._backend.commands[lease.flow] = command._replace(epoch=lease.epoch)
-            return True
-
-    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
-        with self._backend.lock:
-            kept = self._backend.commands
-            return {uuid: kept[uuid] for uuid in flow_uuids if uuid in kept} if kept else {}
-
-    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
-        with self._backend.lock:
-            if self._backend.commands.get(lease.flow) == command._replace(epoch=lease.epoch):
-                del self._backend.commands[lease.flow]
-
-    def get_outline(self, flow_uuid: str) -> Outline | None:
-        with self._backend.lock:
-            self._found(flow_uuid)
-            return self._backend.outlines.get(flow_uuid)
+            kept, ours = self._atom(atom_detail.uuid)
+            self._refuse_if_busy(kept)
+            self._backend.writes += 1
+            kept.begin_turn()
+            kept.touch((ours.uuid,))
+            ours.update_row(self._copied(atom_detail))
+            self._put_items(ours.uuid, atom_detail.items or ())
+            return ours.copy()
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
         with self._backend.lock:
-            if lease is not None:
-                self._check(lease)
-            self._found(flow_uuid)
-            self._backend.outlines[flow_uuid] = outline
+            self._of(flow_uuid, lease).outline = outline
 
-    # -------------------------------------------------------------------------------------------
-
-    def _turn(self, flow_uuid: str) -> _Turns:
-        """A write of this flow begins."""
-        turns = self._backend.turns.get(flow_uuid)
-        if turns is None:
-            turns = self._backend.turns[flow_uuid] = _Turns(next(self._backend.numbers))
-        turns.begin()
-        return turns
-
-    def _holder(self, flow_uuid: str) -> leases.Lease | None:
-        lease, until = self._backend.leases.get(flow_uuid, (None, 0.0))
-        return lease if until > self._backend.clock.monotonic() else None
-
-    def _refuse_if_busy(self, flow_uuid: str, dead: int | None = None) -> None:
-        held = self._holder(flow_uuid)
-        if held is not None and held.epoch != dead:
-            until = self._backend.leases[flow_uuid][1]
-            raise leases.busy(held, until - self._backend.clock.monotonic())
-
-    def _check(self, lease: leases.Lease) -> None:
-        held, _ = self._backend.leases.get(lease.flow, (None, 0.0))
-        if held != lease:
-            raise leases.lost(lease, held.owner if held is not None else None)
-
-    def _found(self, flow_uuid: str) -> models.FlowDetail:
-        kept = self._backend.flows.get(flow_uuid)
-        if kept is None:
-            raise exceptions.NotFound(f"No flow detail {flow_uuid} is kept in memory")
-        return kept
-
-    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
+    def destroy_logbook(self, book_uuid: str) -> None:
         with self._backend.lock:
-            kept = self._backend.atoms.get(atom_detail.uuid)
-            if kept is None:
-                raise exceptions.NotFound(f"No atom detail {atom_detail.uuid} is kept in memory")
-            self._refuse_if_busy(self._backend.homes[kept.uuid])
+            for flow in self._book(book_uuid):
+                self._forget(flow.uuid)
             self._backend.writes += 1
-            self._turn(self._backend.homes[kept.uuid]).touch(kept.uuid)
-            kept.update_row(self._copied(atom_detail))
-            self._put_items(kept.uuid, atom_detail.items or ())
-            return kept.copy()
+            del self._backend.books[book_uuid]
 
-    def _put_atoms(self, flow: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> None:
+    def destroy_flow(self, flow_uuid: str) -> None:
+        with self._backend.lock:
+            self._of(flow_uuid).book.discard(flow_uuid)
+            self._backend.writes += 1
+            self._forget(flow_uuid)
+
+    def _forget(self, flow_uuid: str) -> None:
+        for atom in self._backend.flows.pop(flow_uuid).detail:
+            self._backend.atoms.pop(atom.uuid, None)
+
+    def _put_atoms(self, kept: KeptFlow, atoms: Iterable[models.AtomDetail]) -> None:
         rows = [self._copied(atom) for atom in atoms]  # all of them, or nothing changes
-        self._backend.turns[flow.uuid].touch_rows([row.uuid for row in rows])
+        kept.touch([row.uuid for row in rows])
         for row in rows:
-            kept = self._backend.atoms.get(row.uuid)
-            if kept is None:
-                self._backend.atoms[row.uuid] = row
-                self._backend.homes[row.uuid] = flow.uuid
-                flow.add(row)
+            known = self._backend.atoms.get(row.uuid)
+            if known is None:
+                self._backend.atoms[row.uuid] = kept, row
+                kept.detail.add(row)
             else:
-                kept.update_row(row)
+                known[1].update_row(row)
 
     def _put_items(self, uuid: str, items: Iterable[models.ItemDetail]) -> None:
-        kept = self._backend.atoms[uuid].items
-        if kept is None:
+        kept, atom = self._backend.atoms[uuid]
+        if atom.items is None:
             return
         put = []
         for item in items:
-            kept.put(item.copy(self._backend.deep_copy))
+            atom.items.put(item.copy(self._backend.deep_copy))
             self._backend.items_written += 1
-            put.append(item.index)
+            put.append((uuid, item.index))
         if put:
-            self._backend.turns[self._backend.homes[uuid]].touch(uuid, put)
+            kept.touch((uuid,), put)
 
     def _copied(self, atom: models.AtomDetail) -> models.AtomDetail:
         if self._backend.deep_copy:
             return atom.copy(retain_contents=False)
         return type(atom)(atom.name, atom.uuid).update_row(atom)
 
-    def _read(self, what: str, kept: Mapping[str, _K], uuid: str, copied: Callable[[_K], _R]) -> _R:
+    # -- reading --------------------------------------------------------------------------------
+
+    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
         with self._backend.lock:
-            if uuid not in kept:
-                raise exceptions.NotFound(f"No {what} {uuid} is kept in memory")
-            return copied(kept[uuid])
+            return self._book(book_uuid).copy(not lazy)
+
+    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
+        with self._backend.lock:
+            return iter([book.copy(not lazy) for book in self._backend.books.values()])
+
+    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
+        with self._backend.lock:
+            return iter([flow.copy(not lazy) for flow in self._book(book_uuid)])
+
+    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
+        with self._backend.lock:
+            return self._of(fd_uuid).detail.copy(not lazy)
+
+    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
+        with self._backend.lock:
+            return self._atom(ad_uuid)[1].copy()
+
+    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
+        with self._backend.lock:
+            return iter([atom.copy() for atom in self._of(fd_uuid).detail])
+
+    def get_outline(self, flow_uuid: str) -> Outline | None:
+        with self._backend.lock:
+            return self._of(flow_uuid).outline
+
+    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
+        store = self._backend
+        with store.lock:
+            kept = self._of(flow_uuid)
+            after, lazy = kept.since(since), kept.detail.copy(retain_contents=False)
+            if after is None:
+                every = [atom.copy() for atom in kept.detail]
+                return base.Changes(kept.cursor, True, lazy, every)
+            atoms = [
+                store.atoms[uuid][1].copy(retain_contents=False) for uuid in kept.atoms_since(after)
+            ]
+            items: dict[str, list[models.ItemDetail]] = {}
+            for uuid, index in kept.items_since(after):
+                owned = store.atoms[uuid][1].items
+                if owned is not None and index < len(owned):
+                    items.setdefault(uuid, []).append(owned[index].copy())
+            for changed in items.values():
+                changed.sort(key=lambda item: item.index)
+            return base.Changes(kept.cursor, False, lazy, atoms, items)
+
+    def find_flows(self, query: listing.Query) -> base.Page:
+        with self._backend.lock:
+            found = [
+                kept
+                for kept in self._backend.flows.values()
+                if query.book in (None, kept.book.uuid)
+                and query.wants(kept.detail.uuid, kept.detail.name)
+                and query.wants_state(kept.detail.state)
+                and query.wants_place(kept.place)
+            ]
+            found.sort(key=lambda kept: kept.place, reverse=query.newest_first)
+            page = found[: query.limit]
+            after = str(page[-1].place) if len(found) > len(page) else None
+            return base.Page([self._row(kept) for kept in page], after)
+
+    def _row(self, kept: KeptFlow) -> base.FlowRow:
+        flow, lease = kept.detail, self._holder(kept)
+        tasks = (
+            atom
+            for atom in flow
+            if isinstance(atom, models.TaskDetail) and atom.name != models.INJECTOR
+        )
+        return base.FlowRow(
+            flow.uuid,
+            flow.name,
+            kept.book.uuid,
+            kept.book.name,
+            flow.state or states.PENDING,
+            kept.place.created,
+            kept.updated,
+            dict(Counter(task.state or states.PENDING for task in tasks)),
+            None if lease is None else lease.owner,
+            flow.error,
+        )
+
+    # -- leases and commands --------------------------------------------------------------------
+
+    def take_lease(
+        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
+    ) -> leases.Lease:
+        with self._backend.lock:
+            kept = self._of(flow_uuid)
+            self._refuse_if_busy(kept, dead)
+            kept.detail.epoch += 1
+            kept.lease, kept.command = leases.Lease(flow_uuid, owner, kept.detail.epoch), None
+            kept.until = self._backend.clock.monotonic() + seconds
+            return kept.lease
+
+    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
+        with self._backend.lock:
+            self._of(lease.flow, lease).until = self._backend.clock.monotonic() + seconds
+
+    def give_back_lease(self, lease: leases.Lease) -> None:
+        with self._backend.lock:
+            kept = self._backend.flows.get(lease.flow)
+            if kept is not None and kept.lease == lease:
+                kept.lease = kept.command = None
+
+    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
+        with self._backend.lock:
+            return self._holder(self._of(flow_uuid))
+
+    def put_command(self, lease: leases.Lease, command: base.FlowCommand) -> bool:
+        with self._backend.lock:
+            kept = self._backend.flows.get(lease.flow)
+            if kept is None or self._holder(kept) != lease:
+                return False
+            kept.command = command._replace(epoch=lease.epoch)
+            return True
+
+    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
+        with self._backend.lock:
+            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            return {uuid: flow.command for uuid, flow in kept if flow and flow.command}
+
+    def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
+        with self._backend.lock:
+            kept = self._backend.flows.get(lease.flow)
+            if kept is not None and kept.command == command._replace(epoch=lease.epoch):
+                kept.command = None
+
+    def _holder(self, kept: KeptFlow) -> leases.Lease | None:
+        return kept.lease if kept.until > self._backend.clock.monotonic() else None
+
+    def _refuse_if_busy(self, kept: KeptFlow, dead: int | None = None) -> None:
+        held = self._holder(kept)
+        if held is not None and held.epoch != dead:
+            raise leases.busy(held, kept.until - self._backend.clock.monotonic())
+
+    # -------------------------------------------------------------------------------------------
+
+    def _of(self, flow_uuid: str, lease: leases.Lease | None = None) -> KeptFlow:
+        """A flow; if `lease` is given, only under it."""
+        kept = self._backend.flows.get(flow_uuid)
+        if lease is not None and (kept is None or kept.lease != lease):
+            held = None if kept is None else kept.lease
+            raise leases.lost(lease, None if held is None else held.owner, kept=kept is not None)
+        if kept is None:
+            raise _missing("flow detail", flow_uuid)
+        return kept
+
+    def _book(self, uuid: str) -> models.LogBook:
+        if uuid not in self._backend.books:
+            raise _missing("log book", uuid)
+        return self._backend.books[uuid]
+
+    def _atom(self, uuid: str) -> tuple[KeptFlow, models.AtomDetail]:
+        if uuid not in self._backend.atoms:
+            raise _missing("atom detail", uuid)
+        return self._backend.atoms[uuid]
 
 
-class _Turns:
-    """The writes of one flow.  What changed last is last in its dict: so it is found first."""
-
-    __slots__ = ("_atoms", "_items", "_name", "count", "number", "updated")
-
-    def __init__(self, number: int) -> None:
-        #: Among all flows of the store, in the order of their making.
-        self.number = number
-        self.count = 0
-        self.updated = time.time()
-        # What this store calls this flow in cursors.
-        self._name = secrets.token_hex(6)
-        self._atoms: dict[str, int] = {}
-        self._items: dict[tuple[str, int], int] = {}
-
-    @property
-    def cursor(self) -> str:
-        """Where who has seen everything goes on."""
-        return f"{self._name}.{self.count}"
-
-    def since(self, cursor: str | None) -> int | None:
-        """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
-        name, _, count = (cursor or "").partition(".")
-        if name != self._name or not changes.is_number(count) or int(count) > self.count:
-            return None
-        return int(count)
-
-    def begin(self) -> None:
-        """What changes from now on is of the next turn."""
-        self.count += 1
-        self.updated = time.time()
-
-    def touch(self, atom_uuid: str, items: Iterable[int] = ()) -> None:
-        """An atom's row has changed, or its items of these indexes have."""
-        self.touch_rows((atom_uuid,))
-        for index in items:
-            self._items.pop((atom_uuid, index), None)
-            self._items[atom_uuid, index] = self.count
-
-    def touch_rows(self, atom_uuids: Iterable[str]) -> None:
-        """The rows of these atoms have changed."""
-        known, count = self._atoms, self.count
-        for uuid in atom_uuids:
-            known.pop(uuid, None)
-            known[uuid] = count
-
-    def atoms(self, since: int) -> list[str]:
-        """The uuids of the atoms that changed after a turn, in the order in which they did."""
-        return list(_after(self._atoms, since))[::-1]
-
-    def items(self, since: int) -> list[tuple[str, int]]:
-        """The items that changed after a turn: the uuid of the atom, and the index."""
-        return list(_after(self._items, since))[::-1]
-
-
-def _after(known: dict[_K, int], since: int) -> Iterator[_K]:
-    for key in reversed(known):
-        if known[key] <= since:
-            return
-        yield key
+def _missing(what: str, uuid: str) -> exceptions.NotFound:
+    return exceptions.NotFound(f"No {what} {uuid} is kept in memory")
