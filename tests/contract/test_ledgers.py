@@ -234,6 +234,30 @@ def test_rows_do_not_disturb_each_other(ledger):
     assert {ledger.state(id).state for id in ids[::2]} == {"claimed"}
 
 
+def test_many_rows_are_looked_at_revoked_and_taken_as_one_by_one(ledger):
+    assert ledger.states([]) == ledger.revoke_many([]) == ledger.reopen_many([]) == []
+    assert ledger.silences([]) == []
+    ledger.offer_many([])
+    ledger.open_many([("a", 1), ("b", 1), ("c", 3), ("d", 1), ("e", 1)])
+    assert ledger.claim("b", 1, "w").granted
+    assert ledger.claim("d", 1, "w").granted
+    assert ledger.finish("d", 1, "w", b"done")
+    assert ledger.states(list("dxba")) == [ledger.state(id) for id in "dxba"]
+    assert ledger.states(["d"])[0].result == b"done"
+    silence, never = ledger.silences(["w", "nobody"])
+    assert silence is not None and never is None
+    assert ledger.revoke_many([("a", 1), ("b", 1), ("c", 2), ("d", 1), ("x", 1)]) == [
+        True, False, False, False, False
+    ]  # fmt: skip
+    assert ledger.ids() == {"b", "c", "d", "e"}
+    told = ledger.reopen_many([("b", 2), ("c", 2), ("d", 2), ("x", 2), ("e", 2)])
+    assert told[:3] == [None, None, b"done"] and told[4] is None
+    assert isinstance(told[3], exceptions.NotFound)
+    assert [row and row.epoch for row in ledger.states(list("bcdxe"))] == [2, 3, 1, None, 2]
+    ledger.offer_many([("e", 5), ("c", 2), ("new", 4)])
+    assert [row.epoch for row in ledger.states(["e", "c", "new"])] == [5, 3, 4]
+
+
 def test_many_rows_in_one_call_are_as_one_by_one(ledger):
     """What each of them did is what it would have done alone."""
     ledger.open_many([])

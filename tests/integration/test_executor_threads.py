@@ -117,6 +117,7 @@ def test_row_that_was_just_revoked_is_no_lost_one(
 
     _crash.install(look)
     executor.cancel([call])
+    workers.until(lambda: looking)
     looking[0].join(60)
     outcome = ends.get(timeout=60)
     assert outcome.check(exc.Cancelled), outcome
@@ -148,7 +149,7 @@ def test_row_that_was_dropped_is_not_made_again(executor: Any, ends: Ends, tmp_p
     if not tmp_path.joinpath("gate-execute").exists():
         end("executor.before-open")
     assert executor._proxy.flush(60)
-    assert ledger.ids() == set()
+    workers.until(lambda: ledger.ids() == set())
 
 
 @pytest.mark.parametrize("how", ["disown", "withdraw"])

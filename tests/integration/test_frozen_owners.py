@@ -20,7 +20,6 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.patterns import linear_flow
 from wbengine.persistence.backends import memory
 from wbengine.runtime import control
@@ -81,14 +80,13 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
 def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
     """As long as nobody has it."""
     ledger = ledgers.in_memory()
-    made = ledger_rows.Rows(ledger, None)
     ledger.open("id", 1)
-    made.open("id", 2048)
+    ledger.offer("id", 2048)
     assert ledger.claim("id", 1, "w").verdict == ledgers.STALE
     assert ledger.claim("id", 2048, "w").granted
-    made.open("id", 3072)
+    ledger.offer("id", 3072)
     assert ledger.state("id") == ledgers.Row("id", 2048, ledgers.ROW_CLAIMED, "w")
-    made.open("new", 1024)
+    ledger.offer("new", 1024)
     assert ledger.state("new") == ledgers.Row("new", 1024, ledgers.ROW_OPEN)
 
 

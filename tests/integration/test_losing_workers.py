@@ -191,7 +191,7 @@ def test_rows_that_could_not_be_removed_are_removed_later() -> None:
             patch.setattr(ledger, "drop", refuse_one)
             flow = linear_flow.Flow("f").add(sample_tasks.Nothing(name="n"))
             engines.load(flow, engine="worker-based", executor=executor).run()
-            assert executor._proxy.flush(60)
+            workers.until(lambda: executor._writer._undropped)
             assert len(ledger.ids()) == len(executor._writer._undropped) == 1
             away = False
             workers.until(lambda: not ledger.ids())

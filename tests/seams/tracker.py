@@ -53,6 +53,11 @@ class Request:
         return self._entry.epoch
 
     @property
+    def stage(self) -> tuple[int, bool, int]:
+        """How far its publishing is."""
+        return self._entry.epoch, self._entry.opened, self._entry.sendings
+
+    @property
     def accepted(self) -> range:
         """The epochs whose answers count; 0 among them: those of whichever run it was."""
         return range(self._entry.lowest_epoch, self._entry.epoch + 1)
@@ -143,7 +148,7 @@ class Acknowledge:
 
 @dataclass(slots=True)
 class Withdraw:
-    """Keep a request from being claimed: `withdraw`."""
+    """Keep a request from being claimed: `revoke`, then `revoked`."""
 
     request: Request
 
@@ -347,7 +352,7 @@ class Tracker:
     def give_back(self, request: Request, *, ours: bool) -> bool:
         """Forget a request that nobody can begin any more; False: somebody may."""
         entry = request._entry
-        if entry.sendings and not (ours and self._rows and self._rows.revoke(entry)):
+        if entry.sendings and not (ours and self._rows and self._rows.revoke([entry])[0]):
             return False
         self._tracker.forget(entry)
         return True
@@ -368,8 +373,9 @@ class Tracker:
         :raises LedgerFailure: the ledger cannot be reached.
         """
         entry = effect.request._entry
-        assert self._ledger is not None and self._rows is not None
-        (self._ledger if effect.epoch == 1 else self._rows).open(entry.id, effect.epoch)
+        assert self._ledger is not None
+        open = self._ledger.open if effect.epoch == 1 else self._ledger.offer
+        open(entry.id, effect.epoch)
         entry.opened = True
 
     def unrouted(self, effect: Publish) -> list[Effect]:
@@ -382,14 +388,16 @@ class Tracker:
 
     # Rows.
 
-    def withdraw(self, request: Request, *, ours: bool) -> list[Effect]:
-        entry = request._entry
-        revoked = self._rows is None or (ours and self._rows.revoke(entry))
-        return _effects(self._recovery.on_revoked(entry, revoked, self._now))
+    def revoke(self, request: Request, *, ours: bool) -> bool:
+        """Whether no worker can claim the row any more."""
+        return self._rows is None or (ours and self._rows.revoke([request._entry])[0])
+
+    def revoked(self, request: Request, done: bool) -> list[Effect]:
+        return _effects(self._recovery.on_revoked(request._entry, done, self._now))
 
     def look(self, request: Request) -> Row:
         assert self._rows is not None
-        seen = self._rows.look(request._entry)
+        [seen] = self._rows.look([request._entry])
         vanished = seen.state is None and request._entry.opened
         return Row(seen.holder is not None or seen.result is not None or vanished, seen)
 
@@ -398,7 +406,7 @@ class Tracker:
 
     def take_back(self, effect: TakeBack) -> list[Effect]:
         assert self._rows is not None
-        done, answer = self._rows.reopen(effect.request._entry, effect.epoch)
+        [(done, answer)] = self._rows.reopen([(effect.request._entry, effect.epoch)])
         if not done:
             return []
         return _effects(self._recovery.on_reopened(effect.request._entry, answer, self._now))
@@ -406,7 +414,7 @@ class Tracker:
     def conclude(self, effect: Conclude) -> list[Effect]:
         assert self._rows is not None
         entry = effect.request._entry
-        if not self._rows.conclude(entry, effect.holder, effect.failure):
+        if not self._rows.conclude([(entry, effect.holder, effect.failure)])[0]:
             return []
         return _effects(self._recovery.on_concluded(entry, effect.failure, self._now))
 

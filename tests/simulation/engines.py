@@ -46,6 +46,9 @@ class Engine(Process):
         #: What its next write to the store does: "applied" or "lost", and both fail.
         self.ails = ""
         self.undropped: set[str] = set()
+        #: What is to be done with rows, and what the ledger said of the one before.
+        self.orders: deque[Any] = deque()
+        self.asked: tuple[Any, Any, Any] | None = None
         #: When another one listened under its name last.
         self.shared = -math.inf
         self.round_due = 0.0
@@ -191,9 +194,16 @@ class Engine(Process):
             self.world.end(self)
 
     def has_work(self) -> bool:
-        return bool(self.results) or super().has_work()
+        asks = self.orders or self.asked is not None
+        return bool(self.results or asks) or super().has_work()
 
     def others(self) -> bool:
+        # Threads take turns with the one that publishes.
+        if (self.orders or self.asked is not None) and (
+            self.world.count % 3 or not self.publish_next()
+        ):
+            self.ask_ledger()
+            return True
         if not self.results:
             return False
         atom, call, outcome = self.results.popleft()
@@ -330,14 +340,8 @@ class Engine(Process):
                 self.acknowledge(receipt)
             case tracker.Drop(request_id):
                 self.later(self.drop, request_id)
-            case tracker.Withdraw(request):
-                ours = self.owns(request.invocation.flow_uuid)
-                self.do(self.tracker.withdraw(request, ours=ours))
-            case tracker.LookUp(request, lost):
-                row = self.tracker.look(request)
-                if row.taken:
-                    self.evidence.serves(request)
-                self.do(self.tracker.found(request, row, lost))
+            case tracker.Withdraw() | tracker.LookUp():
+                self.orders.append(effect)
             case tracker.TakeBack(request):
                 if self.owns(request.invocation.flow_uuid):
                     self.world.judge.on_reopen(self, request)
@@ -354,6 +358,33 @@ class Engine(Process):
                 effect()
             case _:
                 raise AssertionError(f"nobody performs {effect!r}")
+
+    def ask_ledger(self) -> None:
+        """One step of the thread that looks after rows: what the ledger says, and what follows from
+        that; in between the engine does other things.
+        """
+        if self.asked is None:
+            effect = self.orders.popleft()
+            request, stage = effect.request, effect.request.stage
+            if isinstance(effect, tracker.Withdraw):
+                ours = self.owns(request.invocation.flow_uuid)
+                self.asked = effect, stage, self.tracker.revoke(request, ours=ours)
+            else:
+                self.asked = effect, stage, self.tracker.look(request)
+            return
+        (effect, stage, found), self.asked = self.asked, None
+        request = effect.request
+        if isinstance(effect, tracker.Withdraw):
+            if found and request.epoch != stage[0]:
+                self.orders.appendleft(effect)  # it was sent again just then
+            else:
+                self.do(self.tracker.revoked(request, found))
+        elif request.stage != stage:
+            self.orders.append(effect)  # it was being published
+        else:
+            if found.taken:
+                self.evidence.serves(request)
+            self.do(self.tracker.found(request, found, effect.lost))
 
     def drop(self, request_id: str) -> None:
         if self.line is not None:

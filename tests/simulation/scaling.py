@@ -396,7 +396,7 @@ class Fleet:
         match effect:
             case tracker.Withdraw(request):
                 self._count_call()
-                self._apply(self.tracker.withdraw(request, ours=True))
+                self._apply(self.tracker.revoked(request, self.tracker.revoke(request, ours=True)))
             case tracker.LookUp(request, lost):
                 self._count_call(2)
                 self._apply(self.tracker.found(request, self.tracker.look(request), lost))

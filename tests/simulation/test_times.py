@@ -83,7 +83,7 @@ def test_busy_worker_of_taskflow_stops_the_clock_of_the_request_behind_it() -> N
             if isinstance(effect, tracker.Settle):
                 effect.tell()
             elif isinstance(effect, tracker.Withdraw):
-                settle(tracked.withdraw(effect.request, ours=True))
+                settle(tracked.revoked(effect.request, tracked.revoke(effect.request, ours=True)))
 
     answer(ids[0], pr.RUNNING, {})
     for _ in range(100):

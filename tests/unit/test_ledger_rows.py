@@ -22,16 +22,16 @@ def made() -> tuple[memory.MemoryLedger, ledger_rows.Rows, Any]:
 def test_what_has_no_row_is_held_by_nobody() -> None:
     """There is nobody whom it could be taken from: that is no failure to take it."""
     _, found, entry = made()
-    assert found.reopen(entry, 2) == (True, None)
+    assert found.reopen([(entry, 2)]) == [(True, None)]
 
 
 def test_a_request_is_ended_for_a_holder_who_is_lost() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
     ledger.claim(entry.id, 1, "w1")
-    assert found.conclude(entry, "w1", entry.loss())
+    assert found.conclude([(entry, "w1", entry.loss())]) == [True]
     assert not ledger.finish(entry.id, 1, "w1", b"{}")
-    seen = found.look(entry)
+    [seen] = found.look([entry])
     assert seen.state == ledgers.ROW_DONE and seen.result is not None
     assert env.value_of(seen.result).check(exc.WorkerLost)
     assert seen.result.number(env.WBE_EPOCH) == 1
@@ -40,11 +40,11 @@ def test_a_request_is_ended_for_a_holder_who_is_lost() -> None:
 def test_a_request_that_he_ended_is_not_ended_for_him() -> None:
     ledger, found, entry = made()
     ledger.open(entry.id, 1)
-    assert not found.conclude(entry, "w1", entry.loss())
+    assert found.conclude([(entry, "w1", entry.loss())]) == [False]
     ledger.claim(entry.id, 1, "w1")
-    assert not found.conclude(entry, "w2", entry.loss())
+    assert found.conclude([(entry, "w2", entry.loss())]) == [False]
     ledger.finish(entry.id, 1, "w1", b"{}")
-    assert not found.conclude(entry, "w1", entry.loss())
+    assert found.conclude([(entry, "w1", entry.loss())]) == [False]
 
 
 class Away(memory.MemoryLedger):
@@ -66,7 +66,7 @@ def test_a_ledger_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) ->
     def said() -> list[str]:
         caplog.clear()
         for entry in 2 * entries:
-            found.look(entry)
+            found.look([entry])
         return [record.getMessage() for record in caplog.records]
 
     ledger.why = "away"

@@ -338,7 +338,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         # All of a turn together.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
-        for let_go, things in ((self._drop_rows, rows), (self._proxy.ack_later, receipts)):
+        for let_go, things in ((self._writer.drop, rows), (self._proxy.ack_later, receipts)):
             try:
                 if things:
                     let_go(*things)
@@ -352,23 +352,26 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Take back what no worker has started (of one flow); what is under way is finished."""
         with self._lock:
             unstarted = self._tracker.unstarted(flow)
-        taken = []
-        for tracked in unstarted:
-            call = tracked.invocation
-            owned = self._guards.owns(tracked.flow)
-            with self._lock:  # or its missing row could be taken for a lost one
+            # The next run looks for those that were inherited, as this one did.
+            known = {tracked.id for tracked in unstarted if self._tracker.is_inherited(tracked)}
+        taken: list[invocation.Invocation] = []
+
+        def take(revoked: Collection[str]) -> None:
+            for tracked in unstarted:
+                call = tracked.invocation
                 if tracked.state not in pr.WAITING_STATES or call.ticket is not tracked:
                     continue
-                if self._tracker.is_inherited(tracked):
-                    pass  # the next run looks for it as this one did
-                elif not tracked.sendings or (owned and self._writer.withdraw(tracked)):
+                if not self._tracker.is_inherited(tracked):
+                    if tracked.sendings and tracked.id not in revoked:
+                        continue
                     # The next run need not look for what is known not to run.
                     call.recovered &= self._writer.ledger is None
-                else:
-                    continue
                 taken.append(call)
                 self._tracker.forget(tracked)
                 _let_go([tracked])
+
+        sent = [each for each in unstarted if each.sendings and each.id not in known]
+        self._writer.withdraw(sent, take)
         return taken
 
     def finish(self, flow: str | None = None) -> None:
@@ -489,20 +492,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         elif isinstance(effect, fx.Tell):
             self._tell(effect.tracked, effect.event_type, effect.details)
         elif isinstance(effect, fx.Drop):
-            self._drop_rows(effect.request_id)
+            self._writer.drop(effect.request_id)
         else:
             self._recover(effect)
 
     def _recover(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.Revoke(tracked):
-                self._writer.revoke(tracked)
-            case fx.Inspect(tracked, lost):
-                self._writer.inspect(tracked, lost)
-            case fx.Reopen(tracked, epoch):
-                self._writer.reopen(tracked, epoch)
-            case fx.Conclude(tracked, holder, failure):
-                self._writer.conclude(tracked, holder, failure)
+            case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
+                self._writer.perform(effect)
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
@@ -510,15 +507,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _message(self, effect: fx.Dispatch) -> OutgoingMessage:
         return OutgoingMessage(effect.envelope, self._publishing, effect)
-
-    def _drop_rows(self, *request_ids: str) -> None:
-        """Remove the rows of requests whose ends are saved."""
-        if self._writer.ledger is None:
-            return
-        if self._proxy.target.ours:
-            self._proxy.call_later(self._writer.drop, *request_ids)
-        else:  # another place: nothing else is to wait for it
-            self._writer.drop(list(request_ids))
 
     def _tell(self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
         events = tracked.invocation.events

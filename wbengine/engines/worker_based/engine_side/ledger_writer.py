@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
@@ -16,18 +20,24 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import ledger_rows
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import RequestTracker
-from wbengine.types import failure as ft
 
 __all__ = ["LedgerWriter"]
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds after which rows are removed, together with those of requests that ended meanwhile.
+_DROP_AFTER: Final = 0.02
+
+_Order = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
+
 
 class LedgerWriter:
     """Opens, looks at, revokes, reopens, ends and drops rows, of flows that are still the engine's.
 
-    Without a ledger (see `use`) there are no rows.  `apply` performs effects of the tracker, whose
-    lock is `lock`.
+    Rows are opened by the thread that publishes.  All else is done by a thread of the writer's
+    own, in order, what waits together in one step for each kind: a ledger that does not answer is
+    waited for once for all of it, and by nothing else.  Without a ledger (see `use`) there are no
+    rows.  `apply` performs effects of the tracker, whose lock is `lock`.
     """
 
     def __init__(
@@ -45,15 +55,35 @@ class LedgerWriter:
         self._lock = lock
         self._guards = guards
         self._apply = apply
-        # Requests whose rows are still to be removed.
+        self._doing: dict[type, Callable[[Any], None]] = {
+            fx.Revoke: self._revoke,
+            fx.Inspect: self._inspect,
+            fx.Reopen: self._reopen,
+            fx.Conclude: self._conclude,
+        }
+        # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
+        # Python, would leave it locked for ever.
+        self._waiting = threading.RLock()
+        self._changed = threading.Condition(self._waiting)
+        self._orders: deque[_Order] = deque()
+        # Requests whose rows are to be removed, when; and those that could not be.
+        self._drops: list[str] = []
+        self._drops_due = math.inf
         self._undropped: set[str] = set()
+        # Requests that are being withdrawn, whose missing rows are no lost ones; and those of them
+        # that were to be inspected meanwhile.
+        self._withdrawing: set[str] = set()
+        self._postponed: list[fx.Inspect] = []
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
     def use(self, ledger: ledgers.base.Ledger | None) -> None:
         """Keep rows in a ledger from now on."""
         self.ledger = ledger
         self._rows = ledger_rows.Rows(ledger, self._expiry) if ledger is not None else None
+        self._closed = False
 
-    # Opening.
+    # Opening; in the thread that publishes.
 
     def open(self, made: Iterable[fx.Dispatch]) -> list[fx.Dispatch]:
         """Make the rows of requests that were not published before: a row that is removed by now
@@ -61,17 +91,17 @@ class LedgerWriter:
 
         :raises LedgerFailure: the ledger cannot be reached.
         """
-        if self.ledger is None or self._rows is None:
+        if self.ledger is None:
             return []
         new = [effect for effect in made if not effect.tracked.opened]
         if new:
             crashpoint("executor.before-open")
-            # Nothing can be in the way of a first epoch.
-            first = [(effect.tracked.id, 1) for effect in new if effect.epoch == 1]
-            self.ledger.open_many(first)
+            # Nothing can be in the way of a first epoch; of others perhaps what an owner of old
+            # made, who was frozen then: he published nothing after that.
+            if first := [(each.tracked.id, 1) for each in new if each.epoch == 1]:
+                self.ledger.open_many(first)
+            self.ledger.offer_many([(e.tracked.id, e.epoch) for e in new if e.epoch != 1])
             for effect in new:
-                if effect.epoch != 1:
-                    self._rows.open(effect.tracked.id, effect.epoch)
                 effect.tracked.opened = True
             crashpoint("executor.after-open")
         return new
@@ -81,45 +111,180 @@ class LedgerWriter:
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
             self.ledger.revoke(effect.tracked.id, effect.epoch)
 
-    # Who has a request.
+    # From any thread.
 
-    def revoke(self, tracked: TrackedRequest) -> None:
-        """Make sure that no worker starts a request whose message may be out."""
-        owned = self._rows is None or self._guards.owns(tracked.flow)
-        with self._lock:  # or its missing row could be taken for a lost one
-            # Without a ledger it cannot be known.
-            revoked = self._rows is None or (owned and self._rows.revoke(tracked))
-            effects = self._tracker.recovery.on_revoked(tracked, revoked, SYSTEM.monotonic())
-        self._apply(effects)
-
-    def withdraw(self, tracked: TrackedRequest) -> bool:
-        """Whether no worker can start a request any more.  Under the lock."""
-        return self._rows is not None and self._rows.revoke(tracked)
-
-    def inspect(self, tracked: TrackedRequest, lost: str | None) -> None:
-        assert self._rows is not None
-        while True:
-            with self._lock:  # or it could be on its way even now, and come later
-                before = tracked.epoch, tracked.opened, tracked.sendings
-            seen = self._rows.look(tracked)
+    def perform(self, effect: fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude) -> None:
+        """Do it soon, in the writer's thread, and tell the tracker of it.  Returns at once."""
+        if self._rows is not None:
+            self._put(effect)
+        elif isinstance(effect, fx.Revoke):  # without a ledger it cannot be known
             with self._lock:
-                if before != (tracked.epoch, tracked.opened, tracked.sendings):
-                    continue  # it was just being published: what was seen is of the past
-                effects = self._tracker.recovery.on_row(tracked, seen, SYSTEM.monotonic(), lost)
-            return self._apply(effects)
+                effects = self._tracker.recovery.on_revoked(
+                    effect.tracked, True, SYSTEM.monotonic()
+                )
+            self._apply(effects)
 
-    def reopen(self, tracked: TrackedRequest, epoch: int) -> None:
-        assert self._rows is not None
-        if not self._guards.owns(tracked.flow):
+    def withdraw(
+        self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]
+    ) -> None:
+        """Make sure that no worker can start these any more, as far as that can be.
+
+        `tell` is told of which it is, by their ids, under the tracker's lock.  In this thread: the
+        thread that stops an engine may hold what the check of its flow waits for.
+        """
+        ids = {tracked.id for tracked in requests}
+        with self._lock:
+            self._withdrawing |= ids
+        try:
+            epochs, revoked = self._revoke_rows(requests)
+            told = zip(requests, epochs, revoked, strict=True)
+            with self._lock:
+                tell({t.id for t, epoch, done in told if done and t.epoch == epoch})
+        finally:
+            with self._lock:
+                self._withdrawing -= ids
+                postponed, self._postponed = self._postponed, []
+            for effect in postponed:
+                self._put(effect)
+
+    def drop(self, *request_ids: str) -> None:
+        """Remove the rows of requests whose ends are saved, together with others, some time soon;
+        again and again, if that cannot be done.
+        """
+        if self.ledger is None:
             return
-        done, answer = self._rows.reopen(tracked, epoch)
-        if done:  # else it is looked at again
-            self._tell(self._tracker.recovery.on_reopened, tracked, answer)
+        with self._waiting:
+            if not self._drops:
+                self._drops_due = time.monotonic() + _DROP_AFTER
+                self._rouse()
+            self._drops += request_ids
 
-    def conclude(self, tracked: TrackedRequest, holder: str, failure: ft.Failure) -> None:
+    def drop_again(self) -> None:
+        """Try again to remove what could not be removed."""
+        if self._undropped:
+            with self._waiting:
+                undropped, self._undropped = self._undropped, set()
+            self.drop(*undropped)
+
+    def sweep(self, ended: Iterable[str]) -> None:
+        """Remove the rows of requests that ended, and that no run will retire any more."""
+        if self._rows is not None:
+            self._rows.sweep(ended)
+
+    def close(self) -> None:
+        """Do what is left to be done, and close the ledger."""
+        with self._waiting:
+            self._closed = True
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        if self.ledger is not None:
+            self._drop([*self._drops, *self._undropped])
+            self._drops = []
+            self.ledger.close()
+
+    def _put(self, order: _Order) -> None:
+        with self._waiting:
+            if not self._closed:
+                self._orders.append(order)
+                self._rouse()
+
+    def _rouse(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="wbengine-ledger", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    # The writer's thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._waiting:
+                while not (self._orders or self._closed):
+                    left = self._drops_due - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(None if left == math.inf else left)
+                orders, drops = list(self._orders), self._drops
+                self._orders.clear()
+                if orders:
+                    drops = []
+                else:
+                    self._drops, self._drops_due = [], math.inf
+                if not (orders or drops):  # it is closed
+                    self._thread = None
+                    return
+            for kind, group in itertools.groupby(orders, type):
+                try:
+                    self._doing[kind](list(group))
+                except Exception:  # the others are owed to other requests
+                    LOG.exception("failed to perform %s", kind.__name__)
+            if drops:
+                self._drop(drops)
+
+    def _revoke(self, effects: Sequence[fx.Revoke]) -> None:
+        requests = [effect.tracked for effect in effects]
+        while requests:
+            epochs, revoked = self._revoke_rows(requests)
+            found: list[fx.Effect] = []
+            again = []
+            with self._lock:
+                now = SYSTEM.monotonic()
+                for tracked, epoch, done in zip(requests, epochs, revoked, strict=True):
+                    if done and tracked.epoch != epoch:
+                        again.append(tracked)  # it was sent again just then
+                    else:
+                        found += self._tracker.recovery.on_revoked(tracked, done, now)
+            self._apply(found)
+            requests = again
+
+    def _revoke_rows(self, requests: Sequence[TrackedRequest]) -> tuple[list[int], list[bool]]:
+        """The epochs of requests, and whether their rows were removed: no worker can start them."""
+        with self._lock:
+            epochs = [tracked.epoch for tracked in requests]
+        owned = [self._guards.owns(tracked.flow) for tracked in requests]
+        ours = list(itertools.compress(requests, owned))
+        revoked = iter(self._rows.revoke(ours) if self._rows is not None and ours else ())
+        return epochs, [each and next(revoked, False) for each in owned]
+
+    def _inspect(self, effects: Sequence[fx.Inspect]) -> None:
         assert self._rows is not None
-        if self._guards.owns(tracked.flow) and self._rows.conclude(tracked, holder, failure):
-            self._tell(self._tracker.recovery.on_concluded, tracked, failure)
+        while effects:
+            with self._lock:  # or one could be on its way even now, and come later
+                before = [_stage(effect.tracked) for effect in effects]
+            seen = self._rows.look([effect.tracked for effect in effects])
+            found: list[fx.Effect] = []
+            again = []
+            with self._lock:
+                now = SYSTEM.monotonic()
+                for effect, stage, row in zip(effects, before, seen, strict=True):
+                    if effect.tracked.id in self._withdrawing:
+                        self._postponed.append(effect)
+                    elif stage == _stage(effect.tracked):
+                        found += self._tracker.recovery.on_row(
+                            effect.tracked, row, now, effect.lost
+                        )
+                    else:
+                        again.append(effect)  # it was being published: what was seen is of the past
+            self._apply(found)
+            effects = again
+
+    def _reopen(self, effects: Sequence[fx.Reopen]) -> None:
+        assert self._rows is not None
+        effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
+        told = self._rows.reopen([(each.tracked, each.epoch) for each in effects])
+        for effect, (done, answer) in zip(effects, told, strict=True):
+            if done:  # else it is looked at again
+                self._tell(self._tracker.recovery.on_reopened, effect.tracked, answer)
+
+    def _conclude(self, effects: Sequence[fx.Conclude]) -> None:
+        assert self._rows is not None
+        effects = [each for each in effects if self._guards.owns(each.tracked.flow)]
+        told = self._rows.conclude([(e.tracked, e.holder, e.failure) for e in effects])
+        for effect, done in zip(effects, told, strict=True):
+            if done:
+                self._tell(self._tracker.recovery.on_concluded, effect.tracked, effect.failure)
 
     def _tell(
         self, on_done: Callable[..., list[fx.Effect]], tracked: TrackedRequest, found: Any
@@ -128,35 +293,20 @@ class LedgerWriter:
             effects = on_done(tracked, found, SYSTEM.monotonic())
         self._apply(effects)
 
-    # Dropping.
-
-    def drop(self, request_ids: list[str]) -> None:
-        """Remove the rows of requests whose ends are saved; later, if that cannot be done now."""
+    def _drop(self, request_ids: Sequence[str]) -> None:
         assert self.ledger is not None
+        if not request_ids:
+            return
         crashpoint("executor.before-drop")
         try:
             self.ledger.drop_many(request_ids)
         except exc.LedgerFailure:
-            self._undropped.update(request_ids)
+            with self._waiting:
+                self._undropped.update(request_ids)
             LOG.warning("failed to remove %d rows, trying again", len(self._undropped))
         crashpoint("executor.after-drop")
 
-    def drop_again(self) -> None:
-        undropped = tuple(self._undropped)
-        if not undropped or self.ledger is None:
-            return
-        try:
-            self.ledger.drop_many(undropped)
-            self._undropped.difference_update(undropped)
-        except exc.LedgerFailure:
-            pass  # the next time, then
 
-    def sweep(self, ended: Iterable[str]) -> None:
-        """Remove the rows of requests that ended, and that no run will retire any more."""
-        if self._rows is not None:
-            self._rows.sweep(ended)
-
-    def close(self) -> None:
-        if self.ledger is not None:
-            self.drop_again()
-            self.ledger.close()
+def _stage(tracked: TrackedRequest) -> tuple[int, bool, int]:
+    """How far its publishing is."""
+    return tracked.epoch, tracked.opened, tracked.sendings

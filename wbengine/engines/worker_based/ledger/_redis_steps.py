@@ -173,13 +173,17 @@ end
 return 1
 """)  # fmt: skip
 
-#: (id, epoch or '') -> 1 if it was removed
+#: ((id, epoch or '')...) -> for each 1 if it was removed
 REVOKE: Final = Script(_HEAD + """
-local there = row(ARGV[1])
-if there[2] ~= 'open' then return 0 end
-if ARGV[2] ~= '' and tonumber(there[1]) > tonumber(ARGV[2]) then return 0 end
-remove(ARGV[1], false)
-return 1
+local done = {}
+for i = 1, #ARGV, 2 do
+  local there, epoch = row(ARGV[i]), ARGV[i + 1]
+  local theirs = epoch ~= '' and there[1] and tonumber(there[1]) > tonumber(epoch)
+  local mine = there[2] == 'open' and not theirs
+  if mine then remove(ARGV[i], false) end
+  done[#done + 1] = mine and 1 or 0
+end
+return done
 """)  # fmt: skip
 
 #: (id...)
@@ -194,8 +198,12 @@ call('DEL', unpack(rows))
 call('ZREM', P .. 'rows', unpack(ARGV))
 """)  # fmt: skip
 
-#: (id) -> epoch, state, holder, result
-STATE: Final = Script(_HEAD + "return row(ARGV[1])")
+#: (id...) -> for each epoch, state, holder, result
+STATE: Final = Script(_HEAD + """
+local rows = {}
+for i, id in ipairs(ARGV) do rows[i] = row(id) end
+return rows
+""")  # fmt: skip
 
 #: (milliseconds or -inf, the last id of that time that is known, most)
 #: -> the time, rows: milliseconds, id, epoch, state, holder or None; by time and id

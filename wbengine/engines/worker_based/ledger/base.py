@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import abc
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from wbengine import exceptions
+
+T = TypeVar("T")
 
 #: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
 #: somebody opens the ledger, but not more often than each hour.
@@ -159,6 +161,11 @@ class Ledger(abc.ABC):
                 return
             self.revoke(id, row.epoch)
 
+    def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        """`offer` each of these (id, epoch); one that fails leaves those after it unmade."""
+        for row in rows:
+            self.offer(*row)
+
     @abc.abstractmethod
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
         """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
@@ -178,6 +185,10 @@ class Ledger(abc.ABC):
         Measured on one clock, that of the ledger's place.
         """
 
+    def silences(self, holders: Sequence[str]) -> list[float | exceptions.LedgerFailure | None]:
+        """`silence` of each of these: what it returned, or raised."""
+        return _each(self.silence, [(holder,) for holder in holders])
+
     @abc.abstractmethod
     def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
         """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
@@ -190,13 +201,7 @@ class Ledger(abc.ABC):
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         """`finish` each of these (id, epoch, result): what it returned, or raised."""
-        told: list[bool | exceptions.LedgerFailure] = []
-        for id, epoch, result in ended:
-            try:
-                told.append(self.finish(id, epoch, holder, result))
-            except exceptions.LedgerFailure as error:
-                told.append(error)
-        return told
+        return _each(lambda id, epoch, result: self.finish(id, epoch, holder, result), ended)
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
         """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
@@ -223,6 +228,22 @@ class Ledger(abc.ABC):
         With `epoch`, not if it is at a newer one: that is somebody else's.
         """
 
+    def reopen_many(
+        self, rows: Sequence[tuple[str, int]]
+    ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
+        """`reopen` each of these (id, epoch): what it returned, or raised."""
+        return _each(self._reopen_known, rows)
+
+    def _reopen_known(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
+        try:
+            return self.reopen(id, epoch)
+        except exceptions.NotFound as error:
+            return error
+
+    def revoke_many(self, rows: Sequence[tuple[str, int]]) -> list[bool | exceptions.LedgerFailure]:
+        """`revoke` each of these (id, epoch): what it returned, or raised."""
+        return _each(self.revoke, rows)
+
     @abc.abstractmethod
     def drop(self, id: str) -> None:
         """Remove the row in whatever state; fine when there is none."""
@@ -235,6 +256,10 @@ class Ledger(abc.ABC):
     @abc.abstractmethod
     def state(self, id: str) -> Row | None:
         """The row as it is now."""
+
+    def states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]:
+        """The rows of these ids: what `state` returned, or raised."""
+        return _each(self.state, [(id,) for id in ids])
 
     @abc.abstractmethod
     def ids(self) -> set[str]:
@@ -275,3 +300,19 @@ class Ledger(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
         """Forget the holders of this process that hold nothing, free the rest; the rows stay."""
+
+
+def _each(
+    call: Callable[..., T], calls: Iterable[tuple[Any, ...]]
+) -> list[T | exceptions.LedgerFailure]:
+    """What each call returned; where the ledger failed that, for this one and those that follow: it
+    is waited for once."""
+    told: list[T | exceptions.LedgerFailure] = []
+    failed: exceptions.LedgerFailure | None = None
+    for args in calls:
+        try:
+            told.append(call(*args) if failed is None else failed)
+        except exceptions.LedgerFailure as error:
+            failed = error
+            told.append(error)
+    return told

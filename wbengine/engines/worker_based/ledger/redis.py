@@ -188,6 +188,11 @@ class RedisLedger(base.Ledger):
     def offer(self, id: str, epoch: int) -> None:
         self._open(1, id, epoch)
 
+    def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        """In one step, unless there are very many."""
+        for some in portions(rows):
+            self._open(1, *(told for row in some for told in row))
+
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
             _label(str(id))
@@ -200,10 +205,23 @@ class RedisLedger(base.Ledger):
         return None if isinstance(found, int) else bytes(found[0] or b"")
 
     def revoke(self, id: str, epoch: int | None = None) -> bool:
-        gone, again = self._run(steps.REVOKE, _label(id), "" if epoch is None else epoch)
-        if again and not gone:
-            return self.state(id) is None
-        return bool(gone)
+        [gone], again = self._run(steps.REVOKE, _label(id), "" if epoch is None else epoch)
+        return bool(gone) or (again and self.state(id) is None)
+
+    def revoke_many(self, rows: Sequence[tuple[str, int]]) -> list[bool | exceptions.LedgerFailure]:
+        """As `revoke`, in one step, unless there are very many."""
+        told: list[bool | exceptions.LedgerFailure] = []
+        try:
+            for some in portions(rows):
+                args = (arg for id, epoch in some for arg in (_label(id), epoch))
+                gone, again = self._run(steps.REVOKE, *args)
+                told += [
+                    bool(done) or (again and self.state(id) is None)
+                    for (id, _), done in zip(some, gone, strict=True)
+                ]
+        except exceptions.LedgerFailure as error:
+            told += [error] * (len(rows) - len(told))
+        return told
 
     def drop(self, id: str) -> None:
         """As it is promised; where the server is away, as soon as it is there again."""
@@ -221,12 +239,19 @@ class RedisLedger(base.Ledger):
                 self._owe(steps.DROP, *some)
 
     def state(self, id: str) -> base.Row | None:
-        (epoch, state, holder, result), _ = self._run(steps.STATE, _label(id))
-        if epoch is None:
-            return None
-        told: base.State = state.decode()
-        who = None if holder is None else holder.decode()
-        return base.Row(id, int(epoch), told, who, result)
+        [found], _ = self._run(steps.STATE, _label(id))
+        return _row(id, *found)
+
+    def states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
+        """As `state`, in one step, unless there are very many."""
+        told: list[base.Row | exceptions.LedgerFailure | None] = []
+        try:
+            for some in portions(ids):
+                found, _ = self._run(steps.STATE, *map(_label, some))
+                told += [_row(id, *row) for id, row in zip(some, found, strict=True)]
+        except exceptions.LedgerFailure as error:
+            told += [error] * (len(ids) - len(told))
+        return told
 
     def ids(self) -> set[str]:
         found, _ = self._run(steps.IDS)
@@ -390,6 +415,15 @@ def _read(said: Sequence[bytes]) -> base.Claim:
     verdict: base.Verdict = said[0].decode()  # type: ignore[assignment]
     result = said[3] if verdict == base.DONE else None
     return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
+
+
+def _row(
+    id: str, epoch: bytes | None, state: bytes, holder: bytes | None, result: bytes | None
+) -> base.Row | None:
+    if epoch is None:
+        return None
+    told: base.State = state.decode()  # type: ignore[assignment]
+    return base.Row(id, int(epoch), told, None if holder is None else holder.decode(), result)
 
 
 def _listed(now: int, at: bytes, id: bytes, epoch: bytes, state: bytes, holder: Any) -> base.Listed:

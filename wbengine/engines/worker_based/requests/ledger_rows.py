@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
@@ -28,15 +29,28 @@ class Rows:
         # What does not work, and why, as long as it does not.
         self._told: set[tuple[str, str]] = set()
 
-    def look(self, tracked: TrackedRequest) -> Seen:
-        """The row of a request, and of one that is claimed the silence of its holder."""
-        try:
-            row = self._ledger.state(tracked.id)
-            holder = row.holder if row is not None else None
-            silence = self._ledger.silence(holder) if holder is not None else None
-        except exc.LedgerFailure as error:
-            self._tell("look at the row of", tracked, error)
-            return Seen(UNKNOWN)
+    def look(self, requests: Sequence[TrackedRequest]) -> list[Seen]:
+        """The rows of requests, and of those that are claimed the silence of their holders."""
+        rows = self._ledger.states([tracked.id for tracked in requests])
+        held = (row.holder for row in rows if isinstance(row, ledgers.Row) and row.holder)
+        holders = list(dict.fromkeys(held))
+        silences = dict(zip(holders, self._ledger.silences(holders), strict=True))
+        return [self._seen(*each, silences) for each in zip(requests, rows, strict=True)]
+
+    def _seen(
+        self,
+        tracked: TrackedRequest,
+        row: ledgers.Row | exc.LedgerFailure | None,
+        silences: Mapping[str, float | exc.LedgerFailure | None],
+    ) -> Seen:
+        silence: float | exc.LedgerFailure | None = None
+        if isinstance(row, ledgers.Row) and row.holder is not None:
+            silence = silences[row.holder]
+        for failed in (row, silence):
+            if isinstance(failed, exc.LedgerFailure):
+                self._tell("look at the row of", tracked, failed)
+                return Seen(UNKNOWN)
+        assert not isinstance(row, exc.LedgerFailure) and not isinstance(silence, exc.LedgerFailure)
         self._told.clear()
         if row is None:
             return Seen(None)
@@ -44,68 +58,69 @@ class Rows:
         result = _thawed(row.result, tracked)
         return Seen(row.state, row.holder, result, row.epoch, silent, silence)
 
-    def open(self, id: str, epoch: int) -> None:
-        """Make a row that nobody has, but perhaps an owner of old who was frozen while he made it:
-        he published nothing after that.
-
-        :raises LedgerFailure: the ledger cannot be reached.
-        """
-        self._ledger.offer(id, epoch)
-
-    def revoke(self, tracked: TrackedRequest) -> bool:
-        """Make sure that nobody starts a request whose message may be out."""
+    def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
+        """Make sure that no worker starts requests whose messages may be out; of which it is."""
         crashpoint("executor.before-revoke")
-        try:
-            # Who takes the flow over while this process is frozen uses higher numbers.
-            return self._ledger.revoke(tracked.id, max(tracked.epoch, tracked.invocation.epoch))
-        except exc.LedgerFailure as error:
-            self._tell("revoke", tracked, error)
-            return False
-        finally:
-            crashpoint("executor.after-revoke")
+        # Who takes the flow over while this process is frozen uses higher numbers.
+        rows = [(each.id, max(each.epoch, each.invocation.epoch)) for each in requests]
+        told = self._ledger.revoke_many(rows)
+        crashpoint("executor.after-revoke")
+        return [self._worked("revoke", *each) for each in zip(requests, told, strict=True)]
 
-    def reopen(self, tracked: TrackedRequest, epoch: int) -> tuple[bool, env.Envelope | None]:
-        """Take a request from its holder: whether it worked, and the answer if it is done."""
+    def reopen(
+        self, requests: Sequence[tuple[TrackedRequest, int]]
+    ) -> list[tuple[bool, env.Envelope | None]]:
+        """Take requests from their holders, under new epochs: whether that worked, and the answer
+        of one that is done.
+        """
         crashpoint("executor.before-reopen")
-        try:
-            result = self._ledger.reopen(tracked.id, epoch)
-        except exc.NotFound:
-            result = None  # where there is no row, nobody has it
-        except exc.LedgerFailure as error:
-            self._tell("reopen the row of", tracked, error)
-            return False, None
+        told = self._ledger.reopen_many([(tracked.id, epoch) for tracked, epoch in requests])
         crashpoint("executor.after-reopen")
-        return True, _thawed(result, tracked)
+        found: list[tuple[bool, env.Envelope | None]] = []
+        for (tracked, _), result in zip(requests, told, strict=True):
+            if isinstance(result, exc.LedgerFailure):
+                self._tell("reopen the row of", tracked, result)
+                found.append((False, None))
+            else:  # where there is no row, no worker has it
+                answer = None if isinstance(result, exc.NotFound) else _thawed(result, tracked)
+                found.append((True, answer))
+        return found
 
-    def conclude(self, tracked: TrackedRequest, holder: str, failure: ft.Failure) -> bool:
-        """End a request for its holder, who is lost: whether that worked, and was not done yet."""
-        answer = env.Envelope(
-            pr.RESPONSE,
-            {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
-            headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: tracked.epoch},
-        )
-        try:
-            return self._ledger.finish(tracked.id, tracked.epoch, holder, env.freeze(answer))
-        except exc.LedgerFailure as error:
-            self._tell("end, for its lost worker,", tracked, error)
+    def conclude(self, requests: Sequence[tuple[TrackedRequest, str, ft.Failure]]) -> list[bool]:
+        """End requests for their holders, who are lost: of which that worked, and was not done
+        yet.
+        """
+        found = []
+        for holder, group in itertools.groupby(requests, lambda each: each[1]):
+            some = list(group)
+            rows = [(each.id, each.epoch, _ended(each, failure)) for each, _, failure in some]
+            for (tracked, _, _), told in zip(
+                some, self._ledger.finish_many(holder, rows), strict=True
+            ):
+                found.append(self._worked("end, for its lost worker,", tracked, told))
+        return found
+
+    def _worked(self, what: str, tracked: TrackedRequest, told: bool | exc.LedgerFailure) -> bool:
+        if isinstance(told, exc.LedgerFailure):
+            self._tell(what, tracked, told)
             return False
+        return told
 
     def sweep(self, ended: Iterable[str]) -> int:
         """Remove the rows of these requests, whose ends are saved; how many there were.
 
         Costs one look at the ledger when it is empty, whatever `ended` holds.
         """
-        count = 0
+        stale: list[str] = []
         try:
             known = self._ledger.ids()
-            for request_id in ended if known else ():
-                if request_id in known:
-                    crashpoint("executor.before-sweep")
-                    self._ledger.drop(request_id)
-                    count += 1
+            stale = [request_id for request_id in ended if request_id in known] if known else []
+            if stale:
+                crashpoint("executor.before-sweep")
+                self._ledger.drop_many(stale)
         except exc.LedgerFailure as error:
             LOG.warning("failed to remove rows that nobody needs: %s", error)
-        return count
+        return len(stale)
 
     def _tell(self, what: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
         """Once for each reason, until a look succeeds: it is the same for all requests."""
@@ -113,6 +128,15 @@ class Rows:
         level = logging.DEBUG if reason in self._told else logging.WARNING
         self._told.add(reason)
         LOG.log(level, "failed to %s %r: %s", what, tracked.request, error)
+
+
+def _ended(tracked: TrackedRequest, failure: ft.Failure) -> bytes:
+    answer = env.Envelope(
+        pr.RESPONSE,
+        {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
+        headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: tracked.epoch},
+    )
+    return env.freeze(answer)
 
 
 def _thawed(result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
