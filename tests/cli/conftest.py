@@ -34,6 +34,11 @@ class Answer:
         return json.loads(self.out)
 
     @property
+    def json_error(self) -> Any:
+        """What stands on the standard error, as its only line."""
+        return json.loads(self.err)
+
+    @property
     def lines(self) -> list[Any]:
         """Of JSON Lines."""
         return [json.loads(line) for line in self.out.splitlines()]

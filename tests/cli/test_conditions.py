@@ -7,6 +7,7 @@ What a command needs not, is broken as well: it must not be asked.
 from __future__ import annotations
 
 import importlib
+import json
 import socket
 import sqlite3
 import time
@@ -62,6 +63,12 @@ OF_A_STORE: dict[Words, int] = {
     ("db", "current"): 0,
     ("db", "check"): 69,
     ("db", "prune", "--older-than", "30d", "--yes"): 0,
+}
+#: Commands that make a store where there is none, or say that there is none.
+OF_NO_STORE: dict[Words, int] = {
+    ("flow", "run", FACTORY): 0,
+    ("db", "upgrade"): 0,
+    ("db", "current"): 0,
 }
 #: It would not end.
 SHOWS: Words = ("dashboard", "--port", "0")
@@ -214,8 +221,24 @@ def test_a_flow_is_not_begun_without_its_broker(
         flow = wbengine("flow", "run", "tests.cli.shop:order", "--quiet", *store).json["uuid"]
         words = ("flow", "retry", flow)
     unavailable(wbengine(*words, *store, "--engine", "workers", "--url", url, "--timeout", "1"))
-    kept = wbengine("flow", "ls", "--json", *store).json["flows"]
-    assert [flow["state"] for flow in kept] == ["REVERTED"] * (command == "retry")
+    kept = wbengine("flow", "ls", "--json", *store)
+    if command == "run":
+        assert kept.code == 69 and "there is no store" in kept.json_error["error"]
+    else:
+        assert [flow["state"] for flow in kept.json["flows"]] == ["REVERTED"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("flow", "lss", "--json"), 2), (("--json", "flow", "show", UNKNOWN), 69)],
+)
+def test_error_is_json_where_json_is_asked_for(
+    words: Words, code: int, wbengine: Command, home: Path
+) -> None:
+    told = wbengine(*words, "--persistence", f"sqlite:///{home}/none")
+    assert (told.code, told.out) == (code, "")
+    assert told.json_error.keys() == {"schema", "command", "error", "code"}
+    assert told.json_error["schema"] == "wbengine/error/1" and told.json_error["code"] == code
 
 
 @pytest.mark.parametrize("ledger", ["nonsense://x", DOWN["url"], "dir:///dev/null/x"])
@@ -270,21 +293,27 @@ def test_a_store_that_says_nothing(words: Words, wbengine: Command, silent: int)
 
 @pytest.mark.parametrize("words", OF_A_STORE, ids=name)
 @pytest.mark.parametrize("kind", ["sqlite", "dir"])
-def test_a_store_where_nothing_is(words: Words, kind: str, wbengine: Command, home: Path) -> None:
-    slashes = "///" if kind == "sqlite" else "//"
-    told = wbengine(*words, "--persistence", f"{kind}:{slashes}{home}/flows")
-    assert told.code == OF_A_STORE[words]
+def test_named_store_that_is_not_there_is_an_error_and_is_not_made(
+    words: Words, kind: str, wbengine: Command, home: Path
+) -> None:
+    url = f"{kind}:{'///' if kind == 'sqlite' else '//'}{home}/flows"
+    told = wbengine(*words, "--persistence", url)
+    assert told.code == OF_NO_STORE.get(words, 69)
     if told.code:
         assert told.out == ""
-    else:
-        assert len(told.err.splitlines()) <= 1
-    makes = words[:2] in (("flow", "run"), ("flow", "resume"), ("flow", "retry"), ("db", "upgrade"))
-    if told.code == 66:
-        assert f"There is no flow '{UNKNOWN}': the store holds none" in told.error
-    if not makes and words != ("db", "current"):
-        assert f"there is no store at {kind}:{slashes}{home}/flows yet" in told.err
-        assert "`wbengine db upgrade`" in told.err
-    assert makes or kind == "dir" or not (home / "flows").exists()
+        assert f"there is no store at {url} yet: `wbengine db upgrade` makes it" in told.error
+        assert not (home / "flows").exists()
+
+
+def test_default_store_that_is_not_there_is_empty(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WBENGINE_PERSISTENCE")
+    told = wbengine("flow", "ls", "--json")
+    assert (told.code, json.loads(told.out)["flows"]) == (0, [])
+    assert "there is no store at dir://" in told.err
+    told = wbengine("flow", "resume", UNKNOWN)
+    assert told.code == 66 and "the store holds none" in told.error
 
 
 @stored

@@ -320,7 +320,7 @@ def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
     assert watch.stdout is not None and watch.stdout.readline()
     watch.send_signal(2)
     _, err = watch.communicate(timeout=60)
-    assert (watch.returncode, err.strip()) == (130, "wbengine flow watch: error: interrupted")
+    assert (watch.returncode, json.loads(err)["error"]) == (130, "interrupted")
     (home / "go").touch()
     process.communicate(timeout=60)
     assert process.returncode == 0
@@ -448,6 +448,7 @@ def test_json_is_the_form_of_json(wbengine: Command) -> None:
 def test_what_cannot_be_drawn(
     words: tuple[str, ...], code: int, said: str, wbengine: Command
 ) -> None:
+    wbengine("db", "upgrade")
     told = wbengine("graph", *words)
     assert (told.code, told.out) == (code, "")
     assert said in told.error

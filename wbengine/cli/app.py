@@ -70,10 +70,11 @@ click.version_option(wbengine.__version__, message="%(prog)s %(version)s")(root)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     _streams.ensure()
-    context = contexts.Context(COMMANDS)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    context = contexts.Context(COMMANDS, arguments)
     try:
         found: Any = root.main(
-            args=None if arguments is None else list(arguments),
+            args=arguments,
             prog_name="wbengine",
             standalone_mode=False,
             obj=context,

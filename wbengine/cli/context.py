@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,13 @@ __all__ = ["Context"]
 
 
 class Context:
-    """Of one call of the command; `commands` are the names there are, for the tables of files."""
+    """Of one call of the command, with these arguments; `commands` are the names there are, for the
+    tables of files.
+    """
 
-    def __init__(self, commands: Mapping[str, Any]) -> None:
+    def __init__(self, commands: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
         self._commands = commands
+        self._arguments = arguments
         #: What flags say, by the name of the setting.
         self.given: dict[str, Any] = {}
         #: The only file of settings to read.
@@ -84,13 +88,25 @@ class Context:
 
     def failed(self, error: BaseException) -> int:
         """Tell what went wrong, in one line; returns the exit code."""
-        line = self.masker.text(f"{self.path}: error: {errors.line_of(error)}")
+        words = self.masker.text(errors.line_of(error))
+        line = f"{self.path}: error: {words}"
         code = errors.code_of(error)
-        if code == errors.INTERRUPTED and isinstance(error, errors.Failed):
+        if self._wants_json():
+            content = {"command": self.path, "error": words, "code": code}
+            output.say(json.dumps({"schema": "wbengine/error/1", **content}))
+        elif code == errors.INTERRUPTED and isinstance(error, errors.Failed):
             output.say_behind_ctrl_c(line)
         else:
             output.say(line)
         return code
+
+    def _wants_json(self) -> bool:
+        if "--json" in self._arguments:  # perhaps behind what is wrong
+            return True
+        try:
+            return self.settings.json
+        except errors.Failed:  # what is wrong are the settings
+            return False
 
     def import_here(self) -> None:
         """Let modules of the current folder be found, as Python itself does."""
@@ -103,13 +119,15 @@ class Context:
         self,
         *,
         make: bool = False,
+        new: bool = False,
         patient: bool = False,
         running: bool = False,
         lasting: bool = False,
     ) -> Iterator[persistence.Backend]:
         """The store of flows, opened and looked at.
 
-        :param make: make its layout where there is none, or bring an older one up to date.
+        :param make: bring an older layout up to date.
+        :param new: there may be no store yet (`make`: then make it), although one is named.
         :param patient: later keep on trying for a while, if it cannot be reached.
         :param running: a flow is run on it: when it goes silent, that is only said.
         :param lasting: whoever uses it bears with a store that goes silent; any other command ends
@@ -119,7 +137,7 @@ class Context:
         """
         from wbengine.cli import stores, watchdog
 
-        opened = stores.opened(self.settings, make=make, patient=patient)
+        opened = stores.opened(self.settings, make=make, new=new, patient=patient)
         with (
             contextlib.closing(opened) as found,
             contextlib.nullcontext() if lasting else watchdog.minded(self, ends=not running),

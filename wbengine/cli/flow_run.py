@@ -68,7 +68,7 @@ def command(
     uuid = _uuid(flow_id)
     options = running.engine_options(context, engine)
     with (
-        context.backend(make=True, patient=True, running=True) as backend,
+        context.backend(make=True, new=True, patient=True, running=True) as backend,
         running.named(context, backend, uuid),
     ):
         try:

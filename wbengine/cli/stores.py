@@ -39,15 +39,23 @@ SILENCE: Final = 2.0
 _DATABASES: Final = ("mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
 
-def opened(settings: Settings, *, make: bool = False, patient: bool = False) -> persistence.Backend:
+def opened(
+    settings: Settings, *, make: bool = False, new: bool = False, patient: bool = False
+) -> persistence.Backend:
     """The store that `settings` name, with a layout that can be used.
 
-    :param make: make its layout where there is none, or bring an older one up to date.
+    :param make: bring an older layout up to date.
+    :param new: there may be no store yet (`make`: then make it), although one is named.
     :param patient: later keep on trying for a while, if it cannot be reached.
-    :raises Failed: what is set makes no sense; it does not answer in time.
+    :raises Failed: what is set makes no sense; there is no such store; it does not answer in time.
     :raises StorageFailure: it cannot be reached, or used.
     """
     with contextlib.closing(fetched(settings, patient=False)) as looked_at:
+        if not new:
+            made = answered(settings, lambda: is_made(settings, looked_at))
+            if not made and settings.persistence:
+                raise errors.Failed(not_made(settings), errors.UNAVAILABLE)
+            make = make and made
         revision = getattr(looked_at, "revision", None)
         if not make or revision is None:
             answered(settings, lambda: (_make if make else glance)(looked_at))
@@ -72,7 +80,7 @@ def _make(backend: persistence.Backend) -> None:
 
 
 def is_made(settings: Settings, backend: persistence.Backend) -> bool:
-    """Whether there is a store, rather than a place where one can be made; `glance` has seen it.
+    """Whether there is a store, rather than a place where one can be made.
 
     :raises StorageFailure: it cannot be reached.
     """
