@@ -50,7 +50,7 @@ _NOT_BEGUN: Final = object()
 class LoopCall(Call):
     """One submitted call.  Its `cancellation` cancels the coroutine where it waits.
 
-    `over`: it is settled who calls `done`.  `interruptible`: `interrupt` may be used.  `awaited`: a
+    `over`: a thread calls `done`, or did.  `interruptible`: `interrupt` may be used.  `awaited`: a
     thread waits for it, so that it has to end here.
     """
 

@@ -29,7 +29,7 @@ __all__ = ["ExternalPool", "Pool", "PoolCall", "SoloPool", "ThreadPool"]
 
 LOG = logging.getLogger("wbengine.pools")
 
-#: The states of a call, in this order.  It is OVER as soon as it is settled who calls `done`.
+#: The states of a call, in this order.  It is OVER as soon as a thread is to call `done`.
 QUEUED: Final = 0
 RUNNING: Final = 1
 OVER: Final = 2
@@ -135,7 +135,7 @@ class Slot:
         return self.run(call)
 
     def recycle(self) -> None:
-        """It is `exhausted`, and its last call is settled."""
+        """It is `exhausted`, and its last call is complete."""
 
     def cancel(self, call: PoolCall, grace: float | None) -> None:
         """The call was cancelled while it ran."""
@@ -570,7 +570,7 @@ class ExternalPool:
         self._executor = executor
         self._remote = remote
         self._lock = threading.Lock()
-        # Those not settled yet, in order.
+        # Those not complete yet, in order.
         self._pending: dict[futures.Future[Any], PoolCall] = {}
         # How many calls will have their `done` called; signalled when there are none.
         self._open = 0
@@ -588,7 +588,7 @@ class ExternalPool:
         """Nothing: the user did that."""
 
     def stop(self, wait: bool = True, kill: bool = False) -> None:
-        """With `wait`, return when all that was submitted is settled; what a hard limit ended may
+        """With `wait`, return when all that was submitted is complete; what a hard limit ended may
         go on.  The executor itself stays as it is: the user may need it.
         """
         if wait:

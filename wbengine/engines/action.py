@@ -384,8 +384,8 @@ class ActionEngine(base.Engine):
     def _left(self, run: run_module.Run, error: BaseException) -> bool:
         """Leave everything as it is, if others can go on from there and we cannot.
 
-        Somebody else runs the flow; or the store cannot be written, and the executor remembers what
-        it ran: what ends now is found by the next run, and nothing is let go of before that.
+        Somebody else runs the flow; or the store cannot be written, and the executor outlives
+        this engine: what ends now is found by the next run, and nothing is let go of before that.
         """
         held = self._ownership.held
         if isinstance(error, exceptions.LeaseLost) and held is not None:

@@ -127,14 +127,14 @@ class Ownership:
         deadline: float | None,
         requests: Sized,
     ) -> lease_renewer.HeldLease:
-        pause, patience = 0.01, self._clock.monotonic() + leases.MOMENT
+        pause, until = 0.01, self._clock.monotonic() + leases.MOMENT
         while True:
             try:
                 return self._take(backend, owner)
             except exceptions.FlowBusy as busy:
                 changing = owners.is_momentary(busy.owner)
                 now = self._clock.monotonic()
-                if not (self.waits or (changing and now < patience)):
+                if not (self.waits or (changing and now < until)):
                     text = f"{busy} (on_busy='wait' waits for the end)"
                     raise _reworded(busy, text, exceptions.FlowBusy) from None
                 left = math.inf if due is None else due - now

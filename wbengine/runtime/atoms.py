@@ -104,7 +104,7 @@ class AtomLifecycle:
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
     does not, those in `local_tasks` stay here.
     `on_progress` is called (from any thread) when a running task told something that should be
-    written soon.  `executor` says what it remembers of earlier runs; nothing else is asked of it.
+    written soon.  `executor` is asked only what of earlier runs it may still have.
     """
 
     def __init__(
