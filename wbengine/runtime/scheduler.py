@@ -67,31 +67,52 @@ class ReadyQueue:
     It may hold what was called off meanwhile; the marks tell.
     """
 
-    __slots__ = ("_items", "_marks", "heap")
+    __slots__ = ("_by_priority", "_items", "_marks", "_order")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._items = plan.items
         self._marks = marks
-        #: Empty as long as every turn had room for all.
-        self.heap: list[tuple[Any, int]] = []
+        # A heap of ids for each priority, by that times -1; and a heap of those.  One heap of pairs
+        # would be slower: ids are compared fast, and very wide flows have many.
+        self._by_priority: dict[Any, list[int]] = {}
+        self._order: list[Any] = []
+
+    def __bool__(self) -> bool:
+        """Whether anything waits: nothing does as long as every turn had room for all."""
+        return bool(self._order)
 
     def take(self, ready: list[int], most: int | None) -> list[int]:
         """Add `ready`; take out at most `most`, in order, which are RUNNING from now on."""
-        items, marks, heap = self._items, self._marks, self.heap
-        fresh = [(-getattr(items[node], "priority", 0), node) for node in ready]
-        if len(fresh) > len(heap):
-            heap += fresh
-            heapq.heapify(heap)
-        else:
-            for place in fresh:
-                heapq.heappush(heap, place)
-        found: list[int] = []
-        while heap and (most is None or len(found) < most):
-            node = heapq.heappop(heap)[1]
-            if marks[node] == READY:
-                marks[node] = RUNNING
-                found.append(node)
+        self._add(ready)
+        marks, order, found = self._marks, self._order, list[int]()
+        while order and (most is None or len(found) < most):
+            nodes = self._by_priority[order[0]]
+            while nodes and (most is None or len(found) < most):
+                node = heapq.heappop(nodes)
+                if marks[node] == READY:
+                    marks[node] = RUNNING
+                    found.append(node)
+            if not nodes:
+                del self._by_priority[heapq.heappop(order)]
         return found
+
+    def _add(self, ready: list[int]) -> None:
+        items, fresh = self._items, dict[Any, list[int]]()
+        for node in ready:
+            key = -getattr(items[node], "priority", 0)
+            if key in fresh:
+                fresh[key].append(node)
+            else:
+                fresh[key] = [node]
+        for key, nodes in fresh.items():
+            waiting = self._by_priority.get(key)
+            if waiting is None:
+                heapq.heapify(nodes)
+                self._by_priority[key] = nodes
+                heapq.heappush(self._order, key)
+            else:
+                for node in nodes:
+                    heapq.heappush(waiting, node)
 
 
 class Scheduler:
@@ -515,7 +536,7 @@ class Scheduler:
 
     def _drain_some(self, most: int | None) -> list[int]:
         """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
-        if not self._later.heap and (most is None or len(self._execute) <= most):
+        if not self._later and (most is None or len(self._execute) <= most):
             return self._drain(self._execute, READY, RUNNING)
         found = self._later.take(self._execute, most)
         self._execute.clear()
