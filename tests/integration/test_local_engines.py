@@ -228,6 +228,23 @@ def test_the_bigger_priority_goes_first() -> None:
     assert log == ["+d", "+b", "+a", "+c"]
 
 
+def test_bigger_priority_goes_first_in_flow_of_many_turns() -> None:
+    """Also among tasks that wait for a later turn, and of others that become ready meanwhile."""
+    log: list[str] = []
+    flow = unordered_flow.Flow("f")
+    for number in range(700):
+        chain = linear_flow.Flow(f"chain {number}")
+        for step in ("first", "second"):
+            noted = Noted(f"{step} {number:03}", log)
+            noted.priority = number % 3 if step == "first" else -1
+            chain.add(noted)
+        flow.add(chain)
+    engines.run(flow)
+    firsts = sorted(range(700), key=lambda number: (-(number % 3), number))
+    assert log[:700] == [f"+first {number:03}" for number in firsts]
+    assert sorted(log[700:]) == [f"+second {number:03}" for number in range(700)]
+
+
 def test_a_graph_runs_in_the_order_of_its_links(near: str) -> None:
     """Names link providers to consumers, whatever the order of add."""
     flow = graph_flow.Flow("g").add(Double(), Add())
