@@ -15,7 +15,7 @@ from tests.support.redis_ends import through
 from tests.support.workers import until
 from wbengine import _crash, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
-from wbengine.engines.worker_based.ledger import _redis_steps
+from wbengine.engines.worker_based.ledger import ledger_scripts
 
 BEGUN: Counter[str] = Counter()
 
@@ -125,7 +125,7 @@ def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
     def done(call, outcome):
         ends[call.arguments["name"]] = outcome.value
 
-    look, make = _redis_steps.STATE, _redis_steps.OPEN
+    look, make = ledger_scripts.STATE, ledger_scripts.OPEN
     for step in (look, make):
         client.script_load(step.text)
     with contextlib.ExitStack() as stack:

@@ -14,8 +14,8 @@ from tests.support.redis_ends import SOON, Taker, hurry, through
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based.ledger import _redis_steps as steps
 from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports import _redis_scripts, resolve
 from wbengine.transports._redis_link import LOST
 

@@ -10,7 +10,7 @@ from tests.support import brokers
 from tests.support.redis_ends import Both, through
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
-from wbengine.transports import _redis_puts, _redis_scripts
+from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
 
 
@@ -18,7 +18,7 @@ from wbengine.transports._redis_link import LOST
 def lossy(redis_url, redis_server, eater):
     """One whose next answer to a step is lost: `lose(step)`."""
     with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as made:
-        made.ledger._pool.call("SCRIPT", "LOAD", _redis_puts.END.text)
+        made.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
 
         def lose(step):
             eater.eat = step.digest.encode()
@@ -82,7 +82,7 @@ def test_ends_are_stored_answered_and_acknowledged(both, client):
 def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, client):
     lossy.post("a", "b")
     lossy.take(2)
-    lossy.lose(_redis_puts.END)
+    lossy.lose(_redis_scripts.END)
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
     with contextlib.closing(lossy.target.connect()) as connection:

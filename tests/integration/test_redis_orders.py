@@ -16,7 +16,7 @@ from tests.support.workers import until, worker_in_thread
 from wbengine import engines
 from wbengine.engines.worker_based.ledger import base
 from wbengine.patterns import unordered_flow
-from wbengine.transports import _redis_puts
+from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import LOST
 
 IDS = [f"r{number}" for number in range(8)]
@@ -107,11 +107,11 @@ def test_who_waits_hears_that_an_order_found_nothing(both):
 def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, client):
     """What it took goes back as if nobody had taken it, and who ordered it begins anew."""
     with contextlib.closing(Both(through(redis_url, redis_server, eater.port))) as lossy:
-        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_puts.END.text)
+        lossy.ledger._pool.call("SCRIPT", "LOAD", _redis_scripts.END.text)
         both.post(*IDS)
         fill(both, 2)
         order = both.channel.order(both.messages)
-        eater.eat = _redis_puts.END.digest.encode()
+        eater.eat = _redis_scripts.END.digest.encode()
         with pytest.raises(LOST):
             lossy.channel.end_many(both.told(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
@@ -234,7 +234,9 @@ def test_a_busy_worker_takes_by_orders(redis_url, client, tmp_path):
             client.config_set("slowlog-max-len", 10000)
         client.config_set("slowlog-log-slower-than", 10000)
     said = [entry["command"].split() for entry in client.slowlog_get(10000)]
-    ends = [words for words in said if words[:2] == [b"EVALSHA", _redis_puts.END.digest.encode()]]
+    ends = [
+        words for words in said if words[:2] == [b"EVALSHA", _redis_scripts.END.digest.encode()]
+    ]
     assert ends
     assert sum(int(words[6]) > 0 for words in ends) >= len(ends) - 3
 

@@ -14,7 +14,7 @@ import pytest
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
-from wbengine.transports import _claims, filesystem, resolve
+from wbengine.transports import filesystem, resolve
 from wbengine.transports._store import Taken
 
 Opened = Callable[..., filesystem.FileStore]
@@ -38,7 +38,7 @@ def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
     made: list[filesystem.FileStore] = []
 
     def make(holder: str = "", **options: Any) -> filesystem.FileStore:
-        claims = _claims.Claims(ledger, holder) if holder else None
+        claims = directory.Claims(ledger, holder) if holder else None
         store = filesystem.FileStore(str(root), str(root), None, claims=claims, **options)
         made.append(store)
         for queue in ("q", "answers"):

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions
-from wbengine.engines.worker_based.ledger import base, directory
-from wbengine.transports import _journal
+from wbengine.engines.worker_based.ledger import base, directory, journal
 
 Opened = Callable[[], directory.DirectoryLedger]
 
@@ -128,7 +127,7 @@ def test_what_there_is_goes_from_one_journal_to_the_next(opened: Opened, tmp_pat
 def test_a_journal_does_not_grow_for_ever(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_journal, "_LEAST", 2000)
+    monkeypatch.setattr(journal, "_LEAST", 2000)
     ledger, other = opened(), opened()
     for number in range(300):
         ledger.open(f"{number}", 1)
@@ -309,7 +308,7 @@ def test_a_forked_child_has_a_position_of_its_own(opened: Opened) -> None:
 
 def test_many_threads_and_ledgers_agree(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who claims what, while journals follow each other fast."""
-    monkeypatch.setattr(_journal, "_LEAST", 1500)
+    monkeypatch.setattr(journal, "_LEAST", 1500)
     ledgers = [opened() for _ in range(4)]
     ids = [f"{number}" for number in range(300)]
     granted: list[list[str]] = [[] for _ in ledgers]

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from wbengine import _names
 from wbengine.transports import _base, _claims, _envelope, _files
 from wbengine.transports._arrivals import Arrivals, View
-from wbengine.transports._claims import Claims
+from wbengine.transports._claims import FolderClaims
 from wbengine.transports._store import Store, Taken
 from wbengine.transports._tree import LOG, Tree
 
@@ -45,7 +45,7 @@ class FileStore(Store):
         folder_out: str,
         interval: float | None,
         inotify: bool = True,
-        claims: Claims | None = None,
+        claims: FolderClaims | None = None,
     ) -> None:
         self._in = Tree(folder_in)
         same = os.path.realpath(folder_in) == os.path.realpath(folder_out)

@@ -29,15 +29,14 @@ from wbengine.transports import (
     _base,
     _redis_layout,
     _redis_link,
-    _redis_puts,
     _redis_routes,
     _redis_scripts,
     _redis_takes,
     _redis_unsaid,
 )
+from wbengine.transports._claims import RedisClaims, label
 from wbengine.transports._redis_bell import Ahead, Bell, Heard
 from wbengine.transports._redis_link import LOST, Client, Place, Script
-from wbengine.transports._redis_rows import Claims
 from wbengine.transports._store import Taken
 
 LOG = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class RedisStore(_redis_layout.Declaring):
     def __init__(
         self,
         where: Place,
-        claims: Claims | None = None,
+        claims: RedisClaims | None = None,
         dead_after: float = _redis_scripts.DEAD_AFTER,
     ) -> None:
         super().__init__(where)
@@ -127,7 +126,7 @@ class RedisStore(_redis_layout.Declaring):
 
     def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
         """One step, and one round trip while nobody declares anything."""
-        done = self._routed(_redis_puts.PUT, [((), message) for message in messages])
+        done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
         return map(bool, done)
 
     def end_many(
@@ -141,7 +140,9 @@ class RedisStore(_redis_layout.Declaring):
             for row, taken, message in ended
         ]
         take = () if order is None else order.told
-        *counts, found = self._routed(_redis_puts.END, told, self._claims.holder, len(take), *take)
+        *counts, found = self._routed(
+            _redis_scripts.END, told, self._claims.holder, len(take), *take
+        )
         if order is None or found is None:  # forgotten: whoever waits finds that out
             return counts, ()
         return counts, [self._taken(order.who, order.number, order.at, *rest) for _, *rest in found]
@@ -178,8 +179,7 @@ class RedisStore(_redis_layout.Declaring):
             self._routes = _redis_routes.Routes.read(done)
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
-        id, epoch, digest = row
-        return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+        return label(data, row)
 
     # -- taking
 

@@ -33,7 +33,7 @@ from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.worker_side import task_sources
 from wbengine.interop.celery import claims, dispatcher, internals, jobs, request, results
 from wbengine.transports import reasons
-from wbengine.transports import target as transports
+from wbengine.transports import registry as transports
 
 __all__ = ["CeleryWorker", "app_of", "find_tasks", "retention", "visit"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import kombu
 
 from wbengine.engines.worker_based.connections import topology
-from wbengine.transports import wary
+from wbengine.transports import safe_message
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.connections import amqp_connection
@@ -71,7 +71,7 @@ class Prefetcher:
         self.adjust()
 
     def _open(self, connection: Any) -> Any:
-        return wary.channel_of(connection)
+        return safe_message.channel_of(connection)
 
     def declare(self) -> None:
         """Declare the queues (again)."""

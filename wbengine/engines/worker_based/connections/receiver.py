@@ -23,7 +23,7 @@ from wbengine.engines.worker_based.connections import (
 )
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import wary
+from wbengine.transports import safe_message
 
 #: Seconds after which a queue is declared again: what cleans temporary folders of old files may
 #: have taken it, or its bindings; and a broker counts the days in which nobody used a queue.
@@ -131,7 +131,7 @@ class Receiver:
             on_own, on_work = self._heard(on_own), self._heard(on_work)
         if self._target.ours:
             self._connection.transport.on_discard = self._discarded
-        self.channel = wary.channel_of(self._connection)
+        self.channel = safe_message.channel_of(self._connection)
         self._declare_own()
         queues = [self._own, *self._layout.declare_common(self.channel)]
         consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)

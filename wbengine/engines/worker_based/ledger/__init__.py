@@ -11,7 +11,7 @@ from wbengine.engines.worker_based.ledger import base, directory, memory
 from wbengine.transports import memory as brokers
 
 if TYPE_CHECKING:
-    from wbengine.transports.target import Target
+    from wbengine.transports.registry import Target
 
 
 #: The place of the ledger of engines and workers that were told of none.

@@ -1,6 +1,6 @@
 """A ledger in a folder, for all processes of one host.
 
-    journal/<number>                 what was done to rows, one line after the other (`_journal`)
+    journal/<number>                 what was done to rows, one line after the other (`journal`)
     results/<id>.<epoch>.<unique>    a result that is too large for a line
     beats/<holder>                   touched when the holder beats
     id                               the ledger's digest
@@ -26,10 +26,11 @@ from typing import Final
 
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger.journal import Journal
+from wbengine.engines.worker_based.ledger.journal_rows import NONE, Entry, Outcome, Table
 from wbengine.transports import _files, _spares
-from wbengine.transports._claims import Claims
-from wbengine.transports._journal import Journal
-from wbengine.transports._journal_rows import NONE, Entry, Outcome, Table
+from wbengine.transports._claims import row_of
+from wbengine.transports._store import Taken
 
 LOG = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ _STATES: Final[dict[bytes, base.State]] = {
     b"o": base.ROW_OPEN, b"c": base.ROW_CLAIMED, b"d": base.ROW_DONE,
 }  # fmt: skip
 _FOLDERS: Final = ("journal", "results", "beats", "spare", "temp")
+
+#: Seconds within which a worker that claims says that it lives.
+_BEAT_EVERY: Final = 0.2
 
 
 class DirectoryLedger(base.Ledger):
@@ -429,6 +433,77 @@ class DirectoryLedger(base.Ledger):
             raise exceptions.LedgerFailure(
                 f"ledger {self._root}: {exc.strerror or exc} ({exc.filename})"
             ) from exc
+
+
+class Claims:
+    """For whom our folder transport claims requests as it takes them, and ends them."""
+
+    def __init__(self, ledger: DirectoryLedger, holder: str) -> None:
+        self._ledger = ledger
+        self._holder = holder
+        self._renew_at = -math.inf
+        self.digest = ledger.digest
+
+    def take(self, labelled: Sequence[tuple[Taken, bytes]], began: float) -> None:
+        """Claim what depends on rows of the ledger, by the labels, in one step that began then.
+
+        Of what has no claim afterwards nobody knows: whoever runs it has to ask.
+        """
+        rows: list[tuple[str, int]] = []
+        claimed: list[Taken] = []
+        for taken, text in labelled:
+            row = row_of(text, self.digest)
+            if row is not None:
+                taken.token = (*taken.token, row)
+                claimed.append(taken)
+                rows.append(row)
+        if not rows:
+            return
+        try:
+            now = time.monotonic()
+            # After a long rest its last beat is old: who looks at a row would take it for dead.
+            if now >= self._renew_at:
+                self._ledger.renew(self._holder)
+                self._renew_at = now + _BEAT_EVERY
+            told = self._ledger.claim_many(self._holder, rows)
+        except exceptions.LedgerFailure as error:
+            LOG.warning("%d requests cannot be claimed yet: %s", len(rows), error)
+            return
+        for taken, claim in zip(claimed, told, strict=False):
+            if not isinstance(claim, exceptions.LedgerFailure):
+                taken.claim, taken.at = claim, began
+
+    def give_back(self, taken: Taken) -> None:
+        """What was claimed was given to nobody: whoever gets it may claim it."""
+        claim, taken.claim = taken.claim, None
+        if claim is None or not claim.granted:
+            return
+        id, epoch = taken.token[-1]
+        try:
+            self._ledger.release(id, epoch, self._holder)
+        except exceptions.LedgerFailure as error:
+            LOG.warning("request %s cannot be given back: %s", id, error)
+
+    def end(self, rows: Sequence[tuple[str, int, bytes]]) -> list[bool]:
+        """Store each of these (id, epoch, result); whether its engine is to be answered.
+
+        Whoever removed a row has no use for the answer; if it was lost, its engine may wait for it.
+        """
+        told = []
+        for (id, epoch, _), stored in zip(
+            rows, self._ledger.finish_many(self._holder, rows), strict=True
+        ):
+            if isinstance(stored, exceptions.LedgerFailure):  # it is answered all the same
+                LOG.warning("the answer to request %s cannot be stored: %s", id, stored)
+            told.append(bool(stored) or not self._is_fenced(id, epoch))
+        return told
+
+    def _is_fenced(self, id: str, epoch: int) -> bool:
+        try:
+            row = self._ledger.state(id)
+        except exceptions.LedgerFailure:
+            return False  # nobody knows, and the engine does
+        return row is not None and (row.epoch != epoch or row.state != base.ROW_DONE)
 
 
 def _listed(id: str, row: Entry, now: float) -> base.Listed:

@@ -25,8 +25,8 @@ from itertools import chain
 from typing import Any, Final
 
 from wbengine import _names, exceptions
-from wbengine.engines.worker_based.ledger import _redis_steps as steps
 from wbengine.engines.worker_based.ledger import base
+from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports._redis_link import Place, Pool, Script, portions
 
 LOG = logging.getLogger(__name__)

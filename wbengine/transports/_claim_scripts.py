@@ -1,4 +1,5 @@
-"""Rows of a ledger that is kept in Redis, as Lua: what the ledger and the taking of messages share.
+"""Claiming a row of a ledger in Redis, as Lua: the script that takes a request claims its row in
+the same step, so this is on a lower floor than the ledger, which uses it, too.
 
 Keys, all below one prefix:
 
@@ -15,8 +16,7 @@ Keys, all below one prefix:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 #: claim(id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
 #:
@@ -50,19 +50,3 @@ local function unclaim(id, holder, t)
   redis.call('ZADD', KEYS[1] .. 'rows', t, id)
 end
 """
-
-
-class Claims(Protocol):
-    """For whom requests are claimed in the ledger of the same place while they are taken."""
-
-    holder: str
-
-    @property
-    def digest(self) -> str:
-        """Of that ledger."""
-
-    def read(self, said: Sequence[bytes]) -> object:
-        """What `Taken.claim` is to be: from verdict, epoch, holder, result."""
-
-    def restore(self) -> None:
-        """The server may have lost everything: see that it still is that ledger.  Never raises."""

@@ -25,8 +25,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Final
 
+from wbengine.engines.worker_based.ledger.journal_rows import SEAL, Outcome, Table
 from wbengine.transports import _files
-from wbengine.transports._journal_rows import SEAL, Outcome, Table
 
 __all__ = ["Journal"]
 

@@ -1,14 +1,14 @@
 """What a ledger in Redis does in the server: each of these is one step.
 
-The keys are told in `transports._redis_rows`.  A server without memory refuses the first write of a
-script that needs some, and no later one: to `open` a row is refused, what ends one is not.
+The keys are told in `transports._claim_scripts`.  A server without memory refuses the first write
+of a script that needs some, and no later one: to `open` a row is refused, what ends one is not.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from wbengine.transports import _redis_rows
+from wbengine.transports import _claim_scripts
 from wbengine.transports._redis_link import Script
 
 _HEAD: Final = """
@@ -90,7 +90,7 @@ end
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
-CLAIM: Final = Script(_HEAD + _redis_rows.CLAIM + """
+CLAIM: Final = Script(_HEAD + _claim_scripts.CLAIM + """
 call('PERSIST', P .. 'rows')
 local said = claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 if said[1] == 'GRANTED' then call('ZADD', P .. 'beats', now(), ARGV[3]) end
@@ -138,7 +138,7 @@ return done
 """)  # fmt: skip
 
 #: (user, his last fence, id, epoch, holder) -> 1 if it was his; None: too late
-RELEASE: Final = Script(_HEAD + _redis_rows.UNCLAIM + _IN_TIME + """
+RELEASE: Final = Script(_HEAD + _claim_scripts.UNCLAIM + _IN_TIME + """
 local id, there = ARGV[3], row(ARGV[3])
 if there[1] ~= ARGV[4] or there[2] ~= 'claimed' or there[3] ~= ARGV[5] then return 0 end
 call('PERSIST', P .. 'rows')
@@ -147,7 +147,7 @@ return 1
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of a claim): it is taken back, and not granted should it come later
-DENY: Final = Script(_HEAD + _redis_rows.UNCLAIM + """
+DENY: Final = Script(_HEAD + _claim_scripts.UNCLAIM + """
 local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
 if there[1] ~= ARGV[2] then return end
 call('PERSIST', P .. 'rows')

@@ -10,7 +10,7 @@ import pytest
 from tests.support.brokers import Place
 from wbengine import exceptions
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import wary
+from wbengine.transports import safe_message
 
 #: To who expands it, a thousand times as much.
 BOMB = bz2.compress(b'{"a": 1}' + b" " * 1_000_000)
@@ -25,12 +25,12 @@ def connection(request: pytest.FixtureRequest) -> kombu.Connection:
 def _sent(connection: kombu.Connection, body: bytes, **more: object) -> kombu.Message:
     """What comes of a message that is sent."""
     with connection:
-        channel = wary.channel_of(connection)
+        channel = safe_message.channel_of(connection)
         queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)
         queue.declare()
         kombu.Producer(channel).publish(body, routing_key="wary", **more)
         found = queue.get(no_ack=True)
-    assert isinstance(found, wary.Message)
+    assert isinstance(found, safe_message.Message)
     return found
 
 
