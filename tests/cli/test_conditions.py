@@ -220,7 +220,9 @@ def test_a_flow_is_not_begun_without_its_broker(
         (home / "broken").touch()
         flow = wbengine("flow", "run", "tests.cli.shop:order", "--quiet", *store).json["uuid"]
         words = ("flow", "retry", flow)
-    unavailable(wbengine(*words, *store, "--engine", "workers", "--url", url, "--timeout", "1"))
+    # A port that refuses is not tried for so long.
+    timeout = "100" if state == "down" else "1"
+    unavailable(wbengine(*words, *store, "--engine", "workers", "--url", url, "--timeout", timeout))
     kept = wbengine("flow", "ls", "--json", *store)
     if command == "run":
         assert kept.code == 69 and "there is no store" in kept.json_error["error"]

@@ -206,7 +206,9 @@ class Fleet:
 
         :raises TransportFailure: the broker cannot be reached in time.
         """
-        within, target = max(1.0, self.timeout), self.target
+        # Tried once more: a person waits, and a port that refuses will do so for a while.
+        retry = transports.RetryOptions(max_retries=1)
+        within, target = max(1.0, self.timeout), dataclasses.replace(self.target, retry=retry)
         if target.redis is not None:  # which has a patience of its own
             less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
             target = dataclasses.replace(target, options={**less, **target.options})
