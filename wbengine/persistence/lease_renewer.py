@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
@@ -26,9 +27,6 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Seconds the thread waits for another flow to be run.
 LINGER: Final = 2.0
-
-#: The longest wait at a time: none is for ever and a day.
-_LONGEST: Final = 3600.0
 
 #: Seconds between two looks for commands.
 LOOK: Final = 1.0
@@ -178,17 +176,15 @@ class _StoreLeases:
         self._changed = threading.Condition()
         self._held: dict[HeldLease, None] = {}
         self._running = False
-        # When the thread looks for commands, and when it looks at all, the next time.
-        self._look = self._until = 0.0
+        # When the thread looks at its leases the next time.
+        self._until = 0.0
 
     def add(self, held: HeldLease) -> None:
         with self._changed:
-            if not self._held:
-                self._look = self._clock() + LOOK
             self._held[held] = None
             if not self._running:
                 self._start()
-            elif min(held.due, self._look) < self._until:
+            elif held.due < self._until:
                 self._changed.notify()
 
     def remove(self, held: HeldLease) -> None:
@@ -206,7 +202,8 @@ class _StoreLeases:
             self._running = True
 
     def _main(self) -> None:
-        while held_leases := self._wait():
+        look = self._clock() + LOOK
+        while held_leases := self._wait(look):
             now = self._clock()
             for held in held_leases:
                 if held.due > now or held not in self._held:
@@ -215,24 +212,24 @@ class _StoreLeases:
                     held.renew()
                 if held.error is not None:
                     self.remove(held)
-            if self._look <= now:
-                self._look = now + LOOK
+            if look <= now:
+                look = now + LOOK
                 self._hear([held for held in held_leases if held.on_command is not None])
 
-    def _wait(self) -> list[HeldLease]:
-        """All leases once something is due; none: there has been nothing to do for long."""
+    def _wait(self, look: float) -> list[HeldLease]:
+        """All leases, once one is due or it is time to look for commands; none: the thread ends."""
         with self._changed:
-            lingering = self._clock() + LINGER
             while True:
-                now = self._clock()
-                if self._held:
-                    self._until = min(self._look, *(held.due for held in self._held))
-                else:
-                    self._until = lingering
-                if now >= self._until:
-                    self._running = bool(self._held)
+                if not self._held:
+                    self._until = math.inf  # any lease that comes is due before
+                    if not self._changed.wait_for(lambda: self._held, LINGER):
+                        self._running = False
+                        return []
+                self._until = min(look, *(held.due for held in self._held))
+                seconds = self._until - self._clock()
+                if seconds <= 0:
                     return list(self._held)
-                self._changed.wait(min(self._until - now, _LONGEST))
+                self._changed.wait(seconds)
 
     def _hear(self, held_leases: Collection[HeldLease]) -> None:
         """Obey the commands about these flows: one read for all of them."""
