@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,9 +16,10 @@ from kombu.utils.uuid import uuid
 
 from wbengine import exceptions
 from wbengine.transports import _envelope, _routing
-from wbengine.transports._order import Order
-from wbengine.transports._room import Room
+from wbengine.transports._credit_window import CreditWindow
 from wbengine.transports._store import Store, Taken, label
+
+LOG = logging.getLogger(__name__)
 
 
 class _Consumer:
@@ -30,6 +32,41 @@ class _Consumer:
         self.queue = queue
         self.no_ack = no_ack
         self.callback = callback
+
+
+class AnswerAndTake:
+    """What a channel takes while other requests are answered, in the same step: at most `most`
+    messages; `told` is how its store says so.
+
+    Made by `Channel.order`, given to `end_many`, which fills in what was `taken`, and ended by
+    `deliver`; if nobody knows what was taken, by `Channel.miss`.
+    """
+
+    __slots__ = ("channel", "most", "taken", "told")
+
+    def __init__(self, channel: Any, most: int, told: Any) -> None:
+        self.channel = channel
+        self.most = most
+        self.told = told
+        self.taken: Sequence[Taken] = ()
+
+    def deliver(self) -> None:
+        """Hand out what was taken, in this thread.  What is raised there is logged, and the
+        channel's connection is given up: what nobody saw goes back as if it had not been taken."""
+        left: Sequence[Any] = ()
+        over = False
+        try:
+            left = self.channel.receive(self)
+            while left:
+                (consume, message), *left = left
+                consume(message)
+            over = True
+        except Exception:
+            LOG.exception("failed to hand out what was taken")
+        finally:
+            if not over:
+                self.channel.miss(self)
+                self.channel.put_back([message for _, message in left])
 
 
 def _unused(message: Any) -> None:
@@ -62,7 +99,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         #: Taken, and not delivered yet.
         self.ready: deque[Taken] = deque()
         #: What is held of what those were given that acknowledge, and what more they may be given.
-        self.room = Room(self._store.nudge)
+        self.room = CreditWindow(self._store.nudge)
         self._tags = itertools.count(1)
         self._closing = threading.Lock()
 
@@ -228,7 +265,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Any, tuple[str, str, int, bytes]]],
-        order: Order | None = None,
+        order: AnswerAndTake | None = None,
     ) -> Sequence[int]:
         """Store results, publish answers that were laid out, and acknowledge the requests, which
         were claimed as they were taken, on whatever channel: see `Store.end_many`."""
@@ -296,7 +333,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """The queues that this channel consumes, in the order in which they are served."""
         return [consumer.queue for consumer in tuple(self._serving.values())]
 
-    def order(self, done: Iterable[_envelope.Message]) -> Order | None:
+    def order(self, done: Iterable[_envelope.Message]) -> AnswerAndTake | None:
         """An order for all there is room for when `done` need none any more, from any thread.
 
         It is to be given to `end_many`, of whatever channel of the same transport, and delivered
@@ -309,11 +346,13 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             most = self.room.order(self._store.batch, len(self.ready))
             told = self._store.order(most, self.limited) if most else None
         if told is not None:
-            return Order(self, most, told)
+            return AnswerAndTake(self, most, told)
         self.room.delivered(most, 0)
         return None
 
-    def receive(self, order: Order) -> list[tuple[Callable[[Any], object], _envelope.Message]]:
+    def receive(
+        self, order: AnswerAndTake
+    ) -> list[tuple[Callable[[Any], object], _envelope.Message]]:
         """What an order took, and who is to have it; that is known here from now on."""
         found: list[tuple[Callable[[Any], object], _envelope.Message]] = []
         with self._closing:
@@ -337,7 +376,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         for taken in self.forget_many(messages):
             self._store.give_back(taken, delivered=False)
 
-    def miss(self, order: Order) -> None:
+    def miss(self, order: AnswerAndTake) -> None:
         """Nobody knows what became of an order."""
         self._store.missed(order.told)
 

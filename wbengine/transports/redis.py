@@ -14,12 +14,13 @@ old place, marked as redelivered.  How long a message is held does not matter.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kombu.transport import virtual
 from redis import exceptions as errors
@@ -31,8 +32,6 @@ from wbengine.transports import (
     _redis_link,
     _redis_routes,
     _redis_scripts,
-    _redis_takes,
-    _redis_unsaid,
 )
 from wbengine.transports._claims import RedisClaims, label
 from wbengine.transports._redis_bell import Ahead, Bell, Heard
@@ -68,6 +67,82 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
     return Place.parse(url or "redis://", options)
 
 
+#: A consumer that left, as `LEAVE` is told.
+Left = tuple[str, str]
+
+#: What could not be said to a Redis that was away: the next connection to it says it first.
+_unsaid: Final[deque[tuple[Place, Left]]] = deque(maxlen=1000)
+
+
+def _keep_unsaid(where: Place, left: Left) -> None:
+    """Say it another time."""
+    _unsaid.append((where, left))
+
+
+def _take_unsaid(where: Place) -> Iterator[Left]:
+    """What is to be said there; each is forgotten when it is given."""
+    for _ in range(len(_unsaid)):
+        try:
+            other, left = _unsaid.popleft()
+        except IndexError:
+            return
+        if other == where:
+            yield left
+        else:
+            _keep_unsaid(other, left)
+
+
+class TakeOrder(NamedTuple):
+    """A take with the end of others: for whom, which, when it was asked for, and how."""
+
+    who: str
+    number: str
+    at: float
+    told: tuple[Any, ...]
+
+
+class Takes:
+    """The takes of one consumer; any thread.
+
+    What came with an answer that he did not hear, and what he heard of and nobody saw, goes back
+    when he leaves, as if it had never been taken.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        # `TAKE`, or `TAKE:NUMBER` of a message.
+        self._left: set[str] = set()
+
+    def begin(self) -> str:
+        """The number of a take, whose answer is not heard until it is said to `end`."""
+        number = str(next(self._numbers))
+        self._left.add(number)
+        return number
+
+    def end(self, number: str, left: Sequence[Taken] = ()) -> None:
+        """Its answer was heard, and all but those `left` is looked at."""
+        for taken in left:
+            self.miss(taken)
+        self._left.discard(number)
+
+    def miss(self, taken: Taken) -> None:
+        """Nobody looks at it, until it `went` back."""
+        self._left.add(_name(taken))
+
+    def went(self, taken: Taken) -> None:
+        """It went back."""
+        self._left.discard(_name(taken))
+
+    def left(self) -> str:
+        """As the script `LEAVE` is told."""
+        return " ".join(tuple(self._left))
+
+
+def _name(taken: Taken) -> str:
+    _, number, take = taken.token
+    return f"{take}:{number}"
+
+
 class RedisStore(_redis_layout.Declaring):
     """One connection's view of its part of a Redis.
 
@@ -88,7 +163,7 @@ class RedisStore(_redis_layout.Declaring):
         self._dead_after = dead_after
         self._who = ""
         self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
-        self._takes = _redis_takes.Takes()
+        self._takes = Takes()
         self._missed = False
         self._look = True
         # What comes with the end of a wait, and the number of the take that it comes with.
@@ -106,11 +181,11 @@ class RedisStore(_redis_layout.Declaring):
         :raises LOST: the server cannot be reached.
         """
         self._routes = _redis_routes.Routes.read(self._run(_redis_scripts.ROUTES))
-        for left in _redis_unsaid.take(self.place):
+        for left in _take_unsaid(self.place):
             try:
                 self._run(_redis_scripts.LEAVE, *left)
             except BaseException:
-                _redis_unsaid.keep(self.place, left)
+                _keep_unsaid(self.place, left)
                 raise
 
     # -- publishing
@@ -132,7 +207,7 @@ class RedisStore(_redis_layout.Declaring):
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
-        order: _redis_takes.Order | None = None,
+        order: TakeOrder | None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         assert self._claims is not None
         told = [
@@ -147,17 +222,17 @@ class RedisStore(_redis_layout.Declaring):
             return counts, ()
         return counts, [self._taken(order.who, order.number, order.at, *rest) for _, *rest in found]
 
-    def order(self, most: int, queues: Sequence[str]) -> _redis_takes.Order | None:
+    def order(self, most: int, queues: Sequence[str]) -> TakeOrder | None:
         if not self._who:
             return None
         at, number = time.monotonic(), self._takes.begin()
         told = *self._asking(number, at), most, len(queues), *queues
-        return _redis_takes.Order(self._who, number, at, told)
+        return TakeOrder(self._who, number, at, told)
 
-    def heard(self, order: _redis_takes.Order, left: Sequence[Taken]) -> None:
+    def heard(self, order: TakeOrder, left: Sequence[Taken]) -> None:
         self._takes.end(order.number, left)
 
-    def missed(self, order: _redis_takes.Order) -> None:
+    def missed(self, order: TakeOrder) -> None:
         self._missed = True
         self.nudge()
 
@@ -391,7 +466,7 @@ class RedisStore(_redis_layout.Declaring):
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s was not told that a consumer left: %s", self.place.shown, error)
         else:
-            _redis_unsaid.keep(self.place, left)
+            _keep_unsaid(self.place, left)
         again.close()
 
     def __del__(self) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from wbengine.transports._room import Room
+from wbengine.transports._credit_window import CreditWindow
 from wbengine.transports._store import Taken
 
 TAKEN = Taken("q", None, b"", False)
@@ -19,7 +19,7 @@ def test_random_histories(seed: int) -> None:
     was told that there is no room hears when there is."""
     chance = random.Random(seed)
     told: list[bool] = []
-    room = Room(lambda: told.append(True))
+    room = CreditWindow(lambda: told.append(True))
     room.limit = chance.randint(1, 5)
     numbers = itertools.count()
     held: set[int] = set()
@@ -78,7 +78,7 @@ def test_random_histories(seed: int) -> None:
 
 
 def test_what_is_ready_needs_room_as_well() -> None:
-    room = Room(lambda: None)
+    room = CreditWindow(lambda: None)
     room.limit = 4
     assert not room.look(4)
     assert room.order(64, ready=3) == 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from wbengine.transports._store import Taken
 
 
-class Room:
+class CreditWindow:
     """What was given to a channel and is not settled, by its number, and what may be given besides.
 
     At most `limit` (0: as much as there is) at a time, less what was asked for and is not there
