@@ -20,7 +20,7 @@ from wbengine import exceptions as exc
 from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.connections import serving, topology
+from wbengine.engines.worker_based.connections import queue_counts, topology
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import kombu_json as plain
 from wbengine.engines.worker_based.requests import effects as fx
@@ -240,7 +240,7 @@ def test_a_broker_that_can_not_be_asked_says_nothing() -> None:
         def connect(self, **options: Any) -> Any:
             raise OSError("away")
 
-    assert serving.inquiry(Away(), "default")("t")  # type: ignore[arg-type]
+    assert queue_counts.inquiry(Away(), "default")("t")  # type: ignore[arg-type]
 
 
 def test_interop_is_checked() -> None:

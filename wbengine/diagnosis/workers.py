@@ -9,7 +9,7 @@ import wbengine
 from wbengine.diagnosis import ledgers
 from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, note
-from wbengine.engines.worker_based.connections import connecting, counting
+from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.views import fleet as fleets
 
 __all__ = ["look"]
@@ -65,7 +65,9 @@ def _nobody(place: Place, fleet: fleets.Fleet, least: int) -> Finding:
     connection = fleet.connect()
     try:
         others = [
-            name for name in counting.exchanges(connection, fleet.target) if name != place.exchange
+            name
+            for name in queue_counts.exchanges(connection, fleet.target)
+            if name != place.exchange
         ]
     finally:
         connecting.release(connection)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from wbengine import _names, exceptions
-from wbengine.engines.worker_based.connections import connecting, counting
+from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import fleet as fleets
@@ -51,7 +51,7 @@ class QueueView:
 def tells_all(fleet: fleets.Fleet) -> bool:
     """Whether the broker tells which queues there are; else only those are known that workers
     announce, and those that somebody names."""
-    return counting.tells_all(fleet.target)
+    return queue_counts.tells_all(fleet.target)
 
 
 def look(
@@ -76,10 +76,10 @@ def look(
     return [by_name[_known(name, by_name)] for name in dict.fromkeys(names)]
 
 
-def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[counting.Counted]:
+def _count(fleet: fleets.Fleet, names: Iterable[str]) -> list[queue_counts.Counted]:
     connection = fleet.connect()
     try:
-        return counting.count(connection, fleet.target, fleet.exchange, names)
+        return queue_counts.count(connection, fleet.target, fleet.exchange, names)
     finally:
         connecting.release(connection)
 
@@ -96,7 +96,7 @@ def purge(fleet: fleets.Fleet, queues: Collection[QueueView]) -> dict[str, int]:
     """
     connection = fleet.connect()
     try:
-        return counting.purge(connection, fleet.target, [queue.name for queue in queues])
+        return queue_counts.purge(connection, fleet.target, [queue.name for queue in queues])
     finally:
         connecting.release(connection)
 
@@ -114,7 +114,7 @@ def _known(name: str, known: Collection[str]) -> str:
     )
 
 
-def _view(found: counting.Counted, workers: Collection[fleets.WorkerView]) -> QueueView:
+def _view(found: queue_counts.Counted, workers: Collection[fleets.WorkerView]) -> QueueView:
     topics = {
         topic
         for worker in workers
@@ -131,7 +131,7 @@ def _view(found: counting.Counted, workers: Collection[fleets.WorkerView]) -> Qu
     )
 
 
-def _kind(found: counting.Counted) -> Kind:
+def _kind(found: queue_counts.Counted) -> Kind:
     if env.ALL_ENGINES in found.keys:
         return ENGINE
     private = describing.host_and_pid(found.name)[0] is not None

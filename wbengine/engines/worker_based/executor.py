@@ -14,7 +14,7 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, proxy, types
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections import consumer_loop, serving, topology
+from wbengine.engines.worker_based.connections import consumer_loop, queue_counts, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
 from wbengine.engines.worker_based.discovery import clocks, outlook, snapshots
 from wbengine.engines.worker_based.engine_side import publishing
@@ -106,7 +106,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             on_change=self._on_workers,
             on_ids=self._on_ids,
             holds=lambda worker: self._tracker.holds(worker),
-            served=serving.inquiry(self._proxy.target, exchange) if interop else None,
+            served=queue_counts.inquiry(self._proxy.target, exchange) if interop else None,
         )
         self._tracker = RequestTracker(
             uuid, self._finder, transition_timeout=transition_timeout, options=self._options

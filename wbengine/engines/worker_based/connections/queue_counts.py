@@ -1,20 +1,36 @@
-"""What waits in the queues of an exchange, for whoever looks on."""
+"""What waits in the queues of an exchange, and whether a worker takes from them, as the broker
+tells.
+
+TaskFlow's workers answer questions with the threads that run their tasks: a busy one is as silent
+as a dead one.  But it goes on taking what is sent to its topic.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import kombu
 from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine.engines.worker_based.connections import topology
 from wbengine.transports import reasons
 
-__all__ = ["Counted", "count", "exchanges", "purge", "tells_all"]
+__all__ = ["Counted", "count", "exchanges", "inquiry", "is_served", "purge", "tells_all"]
+
+LOG = logging.getLogger(__name__)
+
+#: So many messages lie in a queue only if nobody takes them: an engine asks each few seconds, and
+#: whoever takes does so at once.
+PILE: Final = 3
+
+#: Seconds that the broker has to answer.
+PATIENCE: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +121,34 @@ def exchanges(connection: kombu.Connection, target: transports.Target) -> list[s
     if not tells_all(target):
         return []
     return sorted({exchange for _, exchange, _ in connection.transport.store.bindings()})
+
+
+def inquiry(target: transports.Target, exchange: str) -> Callable[[str], bool]:
+    """`is_served` of the topics of one exchange; whatever cannot be found out is taken for so."""
+    layout = topology.Topology(exchange, "unused", (), topology.TASKFLOW)
+
+    def ask(topic: str) -> bool:
+        try:
+            with target.connect(connect_timeout=PATIENCE) as connection:
+                return is_served(connection, layout.shared_name(topic), target.amqp)
+        except Exception as error:  # a broker that is away says nothing of workers
+            LOG.debug("the broker cannot be asked for topic %s: %s", topic, error)
+            return True
+
+    return ask
+
+
+def is_served(connection: Any, queue: str, amqp: bool) -> bool:
+    """Whether anybody takes from `queue`, as far as the broker can tell.
+
+    :raises Exception: the broker cannot be asked.
+    """
+    with connection.channel() as channel:
+        if amqp:
+            try:
+                # It is gone with its last consumer.
+                return bool(channel.queue_declare(queue, passive=True).consumer_count)
+            except connection.channel_errors:
+                return False
+        size = getattr(channel, "_size", None)  # of all transports that are emulated
+        return size is None or size(queue) < PILE
