@@ -214,9 +214,15 @@ def test_an_answer_that_cannot_be_written_is_left_to_others(rabbitmq_url: str) -
 
 
 def test_an_answer_that_the_broker_refuses_fails_alone(
-    rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str
+    rabbitmq_server: brokers.Rabbitmq,
+    rabbitmq_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It breaks the channel once; then it is published where that does not hurt the others."""
+    """It breaks the channel once; then it is published where that does not hurt the others, and
+    after a while others are answered where they come from again.
+    """
+    monkeypatch.setattr(consumer_loop, "REFUSED_PAUSE", 5.0)
     vhost = rabbitmq_url.rpartition("/")[2]
     failed: list[BaseException] = []
     with Side(rabbitmq_url, "e").running() as e, Asked(rabbitmq_url, slots=1).running() as w:
@@ -234,8 +240,10 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         w.proxy.ack(w.messages[1])
         e.send(2, "q")
         until(lambda: w.got == [1, 1, 2])
-        w.proxy.ack(w.messages[2])
+        until(lambda: w.answer(w.messages[2]))
+        until(lambda: e.got == [2])
     assert len(failed) == 1
+    assert "answers go another way" in caplog.text
 
 
 def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> None:

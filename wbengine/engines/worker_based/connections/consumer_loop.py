@@ -26,6 +26,10 @@ __all__ = ["ConsumerLoop"]
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds for which requests are answered in another way than where they come from, after something
+#: was refused there.
+REFUSED_PAUSE: Final = 60.0
+
 #: Seconds a first connection may take before `start` gives up.
 CONNECT_TIMEOUT: Final = 10.0
 
@@ -77,8 +81,8 @@ class ConsumerLoop:
         self._told = ""
         self._receives = math.inf
         self._soon: deque[Callable[[], None]] = deque()
-        # Whether requests are answered where they come from, if that can be.
-        self._replies = True
+        # From when on requests are answered where they come from, if that can be.
+        self._replies_from = 0.0
         # What is to be acknowledged when that costs little.
         self._receipts: deque[Any] = deque()
         self._receipts_due = 0.0
@@ -227,7 +231,7 @@ class ConsumerLoop:
         try:
             if not self._running.is_set():
                 self._sender.start()  # it connects meanwhile
-            receiver.begin(self._on_message, self._on_work, self._send_later, replies=self._replies)
+            receiver.begin(self._on_message, self._on_work, self._send_later, self._replies_from)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
             self._receives = time.monotonic()
@@ -237,8 +241,15 @@ class ConsumerLoop:
             receiver.end(remove=not self.leaves_queue)
         except BaseException as error:
             receiver.drop()
-            # Perhaps an answer is: the sender finds out which, and loses nothing else by it.
-            self._replies = self._replies and not refuses(error)
+            if refuses(error):
+                # Perhaps an answer is: the sender finds out which, and loses nothing else by it.
+                self._replies_from = time.monotonic() + REFUSED_PAUSE
+                LOG.warning(
+                    "the broker refused something on the channel that receives (%s): for %.0f s"
+                    " answers go another way",
+                    reasons.explain(error),
+                    REFUSED_PAUSE,
+                )
             raise
         finally:
             self._wake = self.channel = self._receiver = None

@@ -93,15 +93,16 @@ class Receiver:
         on_own: Consume,
         on_work: Consume,
         send: Callable[[OutgoingMessage], None],
-        *,
-        replies: bool = True,
+        replies_from: float = 0.0,
     ) -> None:
-        """Declare and consume; `send` publishes.  `replies`: requests may be answered here."""
+        """Declare and consume; `send` publishes.  From `replies_from` on requests may be answered
+        here.
+        """
         self._send = send
         if not self._local:
             self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
         if self._amqp is not None:
-            self._begin_on(self._amqp, on_own, on_work, replies)
+            self._begin_on(self._amqp, on_own, on_work, replies_from)
         else:
             self._begin_with_kombu(on_own, on_work)
         self._plan(time.monotonic())
@@ -111,7 +112,7 @@ class Receiver:
         connection: amqp_connection.AmqpConnection,
         on_own: Consume,
         on_work: Consume,
-        replies: bool,
+        replies_from: float,
     ) -> None:
         channel = connection.channel()
         self.channel = channel.raw
@@ -122,8 +123,10 @@ class Receiver:
         if work is not None:
             work.begin(connection, self._layout, self._later(on_work))
             assert isinstance(work, prefetcher.AmqpPrefetcher) and work.amqp is not None
-            if replies and not self._layout.interop:  # there one may have to ask the broker first
-                self.replies = reply_publisher.ReplyPublisher(work.amqp, self._layout, self._send)
+            if not self._layout.interop:  # there one may have to ask the broker first
+                self.replies = reply_publisher.ReplyPublisher(
+                    work.amqp, self._layout, self._send, replies_from
+                )
         self.wake = connection.ring
 
     def _begin_with_kombu(self, on_own: Consume, on_work: Consume) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from wbengine import exceptions as exc
@@ -37,8 +38,11 @@ class ReplyPublisher:
         channel: amqp_connection.AmqpChannel,
         layout: topology.Topology,
         send: Callable[[OutgoingMessage], None],
+        since: float = 0.0,
     ) -> None:
+        """Answers nothing before `since`, on the monotonic clock."""
         self._channel = channel
+        self._since = since
         self._send = send
         self._confirms = publisher_confirms.PublisherConfirms(
             channel, layout, self._confirmed, publisher_confirms.WINDOW
@@ -59,6 +63,8 @@ class ReplyPublisher:
         """
         confirms, channel = self._confirms, self._channel
         if request.amqp_channel is not channel or confirms.room <= 0:
+            return False
+        if self._since and time.monotonic() < self._since:
             return False
         try:
             sent = confirms.prepare(message)
