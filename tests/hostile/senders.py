@@ -44,6 +44,7 @@ class Ours:
         data = given.raw
         if data is None:
             head = {
+                "v": 1,
                 "exchange": "default",
                 "routing_key": queue,
                 "content-type": given.properties.get("content_type"),

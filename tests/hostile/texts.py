@@ -99,6 +99,7 @@ def _flipped(chance: random.Random, data: bytes) -> bytes:
 
 
 _HEAD = (
+    "v",
     "exchange",
     "routing_key",
     "content-type",
@@ -112,6 +113,7 @@ _HEAD = (
 def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
     """What our own transports find in their queues and folders, and did not write."""
     head: dict[str, Any] = {
+        "v": 1,
         "exchange": "default",
         "routing_key": "x",
         "content-type": "application/json",
