@@ -373,7 +373,7 @@ def test_exported_flow_is_imported_into_another_store(
     assert (home / "x.json").stat().st_mode & 0o777 == 0o600
     other = ("--persistence", f"sqlite:///{home}/other.db")
     answer = wbengine("flow", "import", "x.json", *other)
-    assert (answer.code, bad in answer.out) == (0, True)
+    assert (answer.code, bad in answer.out) == (0, True), answer.err
     assert wbengine("flow", "export", bad, *other, "-o", "y.json").code == 0
     assert json.loads((home / "y.json").read_text()) == told
     again = wbengine("flow", "import", "x.json", *other)
