@@ -26,7 +26,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 TABLES = st.dictionaries(SHORT, VALUES, max_size=6)
-LANE: Any = types.SimpleNamespace(channel=None)
+CHANNEL: Any = types.SimpleNamespace(raw=None)
 
 
 @given(TABLES)
@@ -106,7 +106,7 @@ def test_what_is_read_is_what_py_amqp_reads(
         type="t",
     )
     said = delivered(message, 2**40, again)
-    found = delivery.read(b"before" + said + more, len(b"before"), LANE)
+    found = delivery.read(b"before" + said + more, len(b"before"), CHANNEL)
     if len(said) > MOST:  # py-amqp cut it into more frames, and is to put them together
         assert found is None or found[1] == len(b"before") + len(said)
         return
@@ -129,15 +129,15 @@ def test_what_is_read_is_what_py_amqp_reads(
 
 def test_what_is_not_all_there_is_left() -> None:
     said = delivered(amqp.Message(b"body", type="t", application_headers={"a": 1}))
-    assert delivery.read(said, 0, LANE) is not None
+    assert delivery.read(said, 0, CHANNEL) is not None
     for cut in range(len(said)):
-        assert delivery.read(said[:cut], 0, LANE) is None
+        assert delivery.read(said[:cut], 0, CHANNEL) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 3 * MOST])
 def test_messages_without_a_body_and_with_a_large_one(body: bytes) -> None:
     said = delivered(amqp.Message(body, type="t"))
-    found = delivery.read(said, 0, LANE)
+    found = delivery.read(said, 0, CHANNEL)
     if body:
         assert found is None  # in parts, which py-amqp puts together
     else:
@@ -146,4 +146,4 @@ def test_messages_without_a_body_and_with_a_large_one(body: bytes) -> None:
 
 def test_what_only_py_amqp_reads_is_left_to_it() -> None:
     said = delivered(amqp.Message(b"body", type="t", expiration="1000"))
-    assert delivery.read(said, 0, LANE) is None
+    assert delivery.read(said, 0, CHANNEL) is None
