@@ -52,6 +52,12 @@ def test_folder_of_journals_is_refused_with_the_command_that_moves_it(
     assert not (journals / "flows.db").exists()
 
 
+def test_store_that_is_not_there_is_not_moved(wbengine: Command, home: Path) -> None:
+    told = wbengine("db", "move", f"sqlite:///{home}/none.db", f"sqlite:///{home}/new.db")
+    assert told.code == 69 and f"there is no store at sqlite:///{home}/none.db" in told.error
+    assert not (home / "new.db").exists()
+
+
 def test_folder_of_journals_is_moved_whole(wbengine: Command, journals: Path) -> None:
     new = f"dir://{journals}-moved"
     before = {path: path.read_bytes() for path in journals.rglob("*") if path.is_file()}

@@ -70,6 +70,7 @@ def one(answer: Answer) -> Find:
 
 
 def test_nothing_is_wrong(wbengine: Command, served: str) -> None:
+    wbengine("db", "upgrade")
     answer = wbengine("doctor", "--json")
     assert wrong(answer) == []
     checks = {found["check"] for found in answer.json["findings"] if found["good"]}
@@ -173,6 +174,15 @@ def test_queues_of_an_older_worker_for_celery(
                 channel.queue_delete(words[4])
         assert wrong(wbengine(*named)) == []
     assert rabbitmq_url.left() == []
+
+
+def test_store_that_is_not_there_is_told_and_not_made(
+    wbengine: Command, served: str, home: Path
+) -> None:
+    found = wbengine("doctor", "--json", "--persistence", f"sqlite:///{home}/none.db").json
+    (told,) = [each for each in found["findings"] if each["check"] == "store"]
+    assert "there is none yet" in told["text"]
+    assert not (home / "none.db").exists()
 
 
 def test_a_store_of_an_older_version(wbengine: Command, served: str, home: Path) -> None:
@@ -435,6 +445,7 @@ def test_the_time_of_all_checks(home: Path, wbengine: Command) -> None:
 
 
 def test_where_there_are_no_signs(wbengine: Command, served: str) -> None:
+    wbengine("db", "upgrade")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
     told = wbengine.apart("doctor", "--quiet", "--min-workers", "2", env=plain)
     signs = {line[0] for line in told.out.splitlines() if not line.startswith(" ")}

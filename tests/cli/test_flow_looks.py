@@ -367,6 +367,7 @@ def test_exported_flow_is_imported_into_another_store(
 ) -> None:
     unsaid = wbengine("flow", "export", bad)
     assert (unsaid.code, unsaid.out) == (2, "") and "-o FILE" in unsaid.error
+    (home / "x.json").touch(0o644)
     assert wbengine("flow", "export", bad, "--out", "x.json").out == ""
     told = json.loads((home / "x.json").read_text())
     assert told["schema"] == "wbengine/flow-export/2" and told["flow"]["uuid"] == bad
@@ -382,6 +383,8 @@ def test_exported_flow_is_imported_into_another_store(
     none = wbengine("flow", "import", "x.json", *other)
     assert none.code == 2 and "x.json: This is no exported flow: there is no 'schema'" in none.error
     assert wbengine("flow", "import", "z.json", *other).code == 2
+    (home / "x.json").write_text("[" * 200_000)
+    assert wbengine("flow", "import", "x.json", *other).code == 2
 
 
 def test_flow_is_exported_as_a_page(wbengine: Command, home: Path, bad: str) -> None:

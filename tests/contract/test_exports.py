@@ -98,10 +98,16 @@ def test_flow_that_is_kept_is_not_imported(backend: base.Backend) -> None:
     [
         ({"schema": "wbengine/flow-export/1"}, "its schema is 'wbengine/flow-export/1', not"),
         ({"book": None}, "This is no exported flow"),
-        ({"flow": {"name": "f"}}, "'name' and 'uuid'"),
+        ({"flow": {"name": "f"}}, "'uuid' is a required"),
         ({"atoms": [{"kind": "tusk"}]}, "This is no exported flow"),
         ({"atoms": [{"kind": "task", "name": "t", "uuid": "u", "state": "?"}]}, "its state is '?'"),
         ({"outline": "AAAA"}, "no outline"),
+        ({"atoms": [{"kind": "book", "name": "t", "uuid": "u"}]}, "'kind'"),
+        ({"atoms": [{"kind": "task", "uuid": "u", "worker": {}}]}, "'worker'"),
+        ({"atoms": [{"kind": "task", "uuid": "u", "attempt": 10**30}]}, "'attempt'"),
+        ({"flow": {"uuid": 5, "epoch": 0}}, "'uuid'"),
+        ({"flow": {"uuid": "u", "epoch": 0, "created": "x"}}, "'created'"),
+        ({"flow": {"uuid": "u", "epoch": 0, "history": [[5, "x", 7]]}}, "'history'"),
     ],
 )
 def test_document_that_is_no_exported_flow_is_refused(change: Any, words: str) -> None:

@@ -14,6 +14,7 @@ from alembic.runtime.migration import MigrationContext
 
 from tests.support import servers
 from wbengine import exceptions, states
+from wbengine._sql import dialects
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import layout, tables
@@ -161,6 +162,27 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
         assert len(later.get_flow_details("flow")) == len(flow) + 1
         later.upgrade()
         assert len(later.get_flow_details("flow")) == len(flow) + 1
+
+
+@pytest.mark.parametrize("revision", layout.REVISIONS[1:-1])
+def test_layout_of_flows_that_are_run_is_not_changed(
+    backend: sql.SQLBackend, revision: str
+) -> None:
+    """Their engines, of the version before, could not write any more."""
+    layout.upgrade(backend.engine, revision)
+    with backend.engine.begin() as raw:
+        FILLED[revision](raw)
+        now = dialects.now(raw.dialect.name)
+        raw.execute(
+            sa.text(f"UPDATE wbe_flowdetails SET lease_owner = 'me', lease_until = {now} + 60")
+        )
+    with pytest.raises(exceptions.StorageFailure, match=r"\(1 of them\): let them end"):
+        layout.upgrade(backend.engine)
+    assert backend.revision() == revision
+    with backend.engine.begin() as raw:
+        raw.execute(sa.text(f"UPDATE wbe_flowdetails SET lease_until = {now} - 1"))
+    layout.upgrade(backend.engine)
+    assert backend.revision() == layout.HEAD
 
 
 def test_every_revision_is_tried() -> None:

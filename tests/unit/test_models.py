@@ -64,6 +64,24 @@ def test_a_record_survives_copying_and_pickling(record: models.AtomDetail) -> No
         assert "new" not in record.meta
 
 
+class Growing(dict[str, int]):
+    """Another thread adds to it whenever its values are looked at."""
+
+    def items(self) -> Any:
+        found = super().items()
+        for item in list(found):
+            self[f"n{len(self)}"] = 1
+            yield item
+
+
+def test_record_is_copied_while_its_meta_grows() -> None:
+    """What a copy walks over is its own."""
+    flow = models.FlowDetail("f")
+    flow.meta = Growing(a=1)
+    other = flow.copy()
+    assert type(other.meta) is dict and other.meta["a"] == 1
+
+
 def test_copies_share_no_values() -> None:
     """Changing a value in a copy changes nothing else."""
     record = models.TaskDetail("t")

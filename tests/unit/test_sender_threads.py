@@ -128,12 +128,14 @@ def test_one_that_can_not_be_sent_is_told(place: Place) -> None:
 
 def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
     begun, over = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
 
     def slow() -> bool:
         begun.set()
         return over.wait(WAIT)
 
-    lender = threading.Thread(target=now, args=(place, 1), kwargs={"before": slow})
+    told = {"before": slow, "failed": errors.append}
+    lender = threading.Thread(target=now, args=(place, 1), kwargs=told)
     lender.start()
     assert begun.wait(WAIT)
     flushed: list[bool] = []
@@ -145,6 +147,38 @@ def test_ending_waits_for_nobody_who_waits_for_it(place: Place) -> None:
     over.set()
     lender.join(WAIT)
     assert not lender.is_alive()
+    assert not errors  # it was not published, and whoever takes over may do so
+
+
+def test_interruption_at_the_end_of_a_turn_leaves_the_sender_to_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place.sender, "_release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        now(place, 1)
+    now(place, 2)
+    assert place.sender.flush(WAIT)
+    assert place.arrived()[-2:] == [1, 2]
+
+
+class Interrupting(OutgoingMessage):
+    """Ctrl-C comes just when it is known to be sent."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "sent" and value:
+            raise KeyboardInterrupt
+
+
+def test_interruption_behind_a_message_leaves_nothing_to_be_sent(place: Place) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        place.sender.send(Interrupting(env.Envelope("TEST", {"n": 1}, routing_key="me")))
+    assert place.sender.flush(5)
+    assert place.arrived()[-1:] == [1]
 
 
 @pytest.mark.parametrize("seed", range(4))

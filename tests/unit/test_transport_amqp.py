@@ -23,6 +23,7 @@ def test_heartbeats_are_asked_for() -> None:
 
 def test_certificates_are_required_and_of_the_host() -> None:
     assert "ssl" not in arguments("amqp://h//")
+    assert "ssl" not in arguments("amqp://h//", ssl_ca_certs=None)
     checked = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": "h.example"}
     assert arguments("amqps://me:x@h.example:1/v")["ssl"] == checked
     assert arguments("amqp://h.example//", ssl=True)["ssl"] == checked
@@ -37,7 +38,7 @@ def test_certificates_are_required_and_of_the_host() -> None:
 
 
 def test_whoever_wants_no_check_has_to_say_so() -> None:
-    for options in ({"cert_reqs": ssl.CERT_NONE}, {"cert_reqs": "none"}):
+    for options in ({"cert_reqs": ssl.CERT_NONE}, {"cert_reqs": "none"}, {"cert_reqs": 0}):
         assert arguments("amqps://h//", ssl=options)["ssl"] == {"cert_reqs": ssl.CERT_NONE}
     unnamed = {"cert_reqs": ssl.CERT_REQUIRED}
     assert arguments("amqps://h//", ssl_check_hostname=False)["ssl"] == unnamed

@@ -181,6 +181,9 @@ def move(context: contexts.Context, old: str, new: str) -> None:
                 f"NEW: {masked(new)} is a folder of a version before: move to another one",
                 errors.USAGE,
             )
+        revision = getattr(source, "revision", None)
+        if revision is not None and revision() is None:
+            raise errors.Failed(f"OLD: there is no store at {masked(old)}", errors.UNAVAILABLE)
         for book in operations.move(source, target):
             books += 1
             flows += len(book)

@@ -82,7 +82,7 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
         document = json.loads(file.read())
         with context.backend(make=True, new=True) as backend:
             flow = operations.import_flow(backend, document)
-    except (ValueError, exceptions.InvalidFormat) as error:
+    except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
         raise errors.Failed(f"{file.name}: {errors.line_of(error)}", errors.USAGE) from error
     if context.printer.as_json:
         context.printer.document("flow-import/1", {"uuid": flow.uuid, "name": flow.name})

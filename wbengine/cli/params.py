@@ -128,6 +128,8 @@ def new_file(path: str, data: bytes, *, private: bool = False) -> None:
     try:
         mode = 0o600 if private else 0o666  # less what the umask takes away
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if private:
+                os.fchmod(file.fileno(), mode)  # it may have been there
             file.write(data)
     except OSError as error:
         raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error

@@ -22,6 +22,11 @@ def look(place: Place) -> Iterator[Finding]:
         return
     try:
         with contextlib.closing(backends.fetch(place.persistence, **_hurry(place))) as backend:
+            revision = getattr(backend, "revision", None)
+            if revision is not None and revision() is None:
+                yield note("store", "there is none yet: the first flow, or `wbengine db upgrade`,"
+                           " makes it; or --persistence is misspelt")  # fmt: skip
+                return
             wrong = _layout(backend)
             yield wrong or good("store", f"its layout is current{_revision(backend)}")
             if wrong is None:
@@ -49,9 +54,6 @@ def _revision(backend: base.Backend) -> str:
 def _layout(backend: base.Backend) -> Finding | None:
     """What is wrong with it."""
     told = getattr(backend, "revision", None)
-    revision = None if told is None else told()
-    if told is not None and revision is None:
-        return None  # it is made by whoever writes first
     with contextlib.closing(backend.get_connection()) as connection:
         try:
             connection.validate()

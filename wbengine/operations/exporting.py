@@ -11,10 +11,64 @@ from typing import Any, Final
 from wbengine import exceptions
 from wbengine.persistence import base, models, trees
 from wbengine.types.outline import Outline
+from wbengine.types.schemas import Schema
 
 __all__ = ["SCHEMA", "export", "import_flow"]
 
 SCHEMA: Final = "wbengine/flow-export/2"
+
+_UUID: Final = {"type": "string", "minLength": 1, "maxLength": 64}
+_TEXT: Final = {"type": ["string", "null"]}
+_MOMENT: Final = {"type": ["number", "null"]}
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**62}
+#: What lists and pictures of flows rely on; records see to the rest.
+_DOCUMENT: Final = Schema(
+    {
+        "type": "object",
+        "properties": {
+            "book": {"type": "object", "properties": {"uuid": _UUID}, "required": ["uuid"]},
+            "flow": {
+                "type": "object",
+                "properties": {
+                    "uuid": _UUID,
+                    "name": _TEXT,
+                    "created": _MOMENT,
+                    "epoch": _COUNT,
+                    "history": {
+                        "type": "array",
+                        "items": {
+                            "type": "array",
+                            "items": [{"type": "string"}, {"type": "number"}, _TEXT],
+                            "minItems": 3,
+                            "maxItems": 3,
+                        },
+                    },
+                },
+                "required": ["uuid", "epoch"],
+            },
+            "atoms": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "kind": {"enum": [trees.TASK, trees.RETRY]},
+                        "uuid": _UUID,
+                        "name": _TEXT,
+                        "worker": _TEXT,
+                        "attempt": _COUNT,
+                        "reversions": _COUNT,
+                        "epoch": _COUNT,
+                        **dict.fromkeys(("submitted", "started", "ended", "progress"), _MOMENT),
+                    },
+                    "required": ["kind", "uuid"],
+                },
+            },
+            "outline": _TEXT,
+        },
+        "required": ["book", "flow", "atoms", "outline"],
+    },
+    "document",
+)
 
 
 def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
@@ -74,6 +128,7 @@ def _read(
     try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r:.80}, not {SCHEMA!r}")
+        _DOCUMENT.check(document)
         book: models.LogBook = trees.record_of(trees.BOOK, document["book"])
         flow: models.FlowDetail = trees.record_of(trees.FLOW, document["flow"])
         flow.epoch = int(document["flow"]["epoch"])
@@ -85,7 +140,10 @@ def _read(
             flow.add(atom)
         text = document["outline"]
         outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
-    except (LookupError, TypeError, ValueError, binascii.Error, exceptions.InvalidFormat) as error:
+    except (
+        *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
+        exceptions.InvalidFormat,
+    ) as error:
         what = f"there is no {error}" if isinstance(error, LookupError) else str(error)
         raise exceptions.InvalidFormat(f"This is no exported flow: {what}") from error
     return book, flow, outline

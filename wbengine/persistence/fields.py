@@ -242,7 +242,7 @@ class Record:
         """Have the fields of `other`, and share nothing that can change."""
         self._take(other)
         for name, kind in _fields_of(type(self)).copiers:
-            value = getattr(other, name)
+            value = getattr(self, name)  # of `other` a thread may just add to it
             if value is not None:
                 setattr(self, name, kind.copy(value))
 

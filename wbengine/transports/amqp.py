@@ -66,6 +66,7 @@ def arguments(
     secure = left.pop("ssl", None)
     told = {f"ssl_{name}": value for name, value in secure.items()} if _is_mapping(secure) else {}
     told |= {name: left.pop(name) for name in options if name.startswith("ssl_")}
+    told = {name: value for name, value in told.items() if value is not None}
     scheme, bare = transport, url
     if url is not None and "://" in url:
         bare, _, query = url.partition("?")

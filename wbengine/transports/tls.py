@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any, Final
 
 from wbengine import _options
@@ -24,8 +25,9 @@ def read(name: str, value: Any) -> Any:
     if name == CHECK_HOSTNAME:
         return _options.flag(name, value)
     if name == CERT_REQS:
-        # The members of `ssl.VerifyMode` are meant too.
-        word = getattr(value, "name", value)
+        word: Any = value
+        if isinstance(value, int) and value in set(ssl.VerifyMode):
+            word = ssl.VerifyMode(value).name
         if isinstance(word, str):
             word = word.lower().removeprefix("cert_")
         return _options.choice(name, word, _REQUIREMENTS)

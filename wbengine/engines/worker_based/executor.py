@@ -245,6 +245,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
+        self._writer.close()
         with self._lock:
             if self._thread is not thread:
                 return  # another call did the rest
@@ -252,7 +253,6 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._stopping = self._guards.disowned = False
         self._finder.reset()
         self._round_due = 0.0
-        self._writer.close()
 
     # Runs before this one, and after it.
 

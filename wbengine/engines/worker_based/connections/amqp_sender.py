@@ -105,17 +105,14 @@ class AmqpSender(Sender):
         finally:
             self._looks_at = -math.inf
 
-    def _publish(self, messages: list[OutgoingMessage]) -> None:
-        confirms = self._writer
-        if confirms is None:
-            return
+    def _publish(self, messages: list[OutgoingMessage], writer: PublisherConfirms) -> None:
         crashpoint("sender.before-publish")
         try:
             for message in messages:
-                self._write(confirms, message)
+                self._write(writer, message)
         finally:
             self._done(())
-        confirms.channel.connection.flush()
+        writer.channel.connection.flush()
         crashpoint("sender.after-publish")
 
     def _write(self, confirms: PublisherConfirms, message: OutgoingMessage) -> None:

@@ -167,6 +167,7 @@ class Sender:
             self._publish_some(_ROUNDS)
         finally:
             if mine:
+                self._sending = False  # here: an interruption could end a call before it began
                 self._release()
 
     def call_later(self, function: Call, *things: Any) -> None:
@@ -205,13 +206,14 @@ class Sender:
     def start(self) -> None:
         """Begin to publish; idempotent."""
         if self._thread is None:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._reconnects.run,
                 args=(self._use,),
                 name=f"wbengine-sender-{self._name}",
                 daemon=True,
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
 
     def close(self) -> None:
         """Publish nothing more."""
@@ -322,6 +324,7 @@ class Sender:
             try:
                 self._publish_some(1)
             finally:
+                self._sending = False
                 self._release()
         with self._lock:
             self._calling = now >= self._calls_at() and not self._closed.is_set()
@@ -339,9 +342,8 @@ class Sender:
     # The thread that publishes.
 
     def _release(self) -> None:
-        """Let others publish."""
+        """Others may publish."""
         with self._lock:
-            self._sending = False
             self._settled.notify_all()
             late = self._calls and self._calls_due < self._looks_at
             if late or self._due < math.inf or self._lost is not None:
@@ -353,6 +355,7 @@ class Sender:
                 writer = self._writer
                 batch = self._batch(min(BATCH, self._room))
             if not batch:
+                self._done(())  # an interruption may have left there what was sent
                 return
             try:
                 batch = self._prepared(batch)
@@ -360,8 +363,10 @@ class Sender:
                 self._paused = time.monotonic() + PAUSE
                 self._reconnects.tell(reasons.explain(error))
                 return
+            if writer is None or writer is not self._writer:
+                return  # it was closed meanwhile: they stay, prepared, for another
             try:
-                self._publish(batch)
+                self._publish(batch, writer)
             except self._reconnects.errors as error:
                 with self._lock:
                     if self._writer is writer:  # else there is another connection by now
@@ -424,12 +429,11 @@ class Sender:
         self._done((message,))
         call(message.hooks.failed, message, error)
 
-    def _publish(self, messages: list[OutgoingMessage]) -> None:
+    def _publish(self, messages: list[OutgoingMessage], writer: Any) -> None:
         """Publish what is prepared.
 
         :raises Exception: the connection is lost.
         """
-        writer = self._writer
         written: list[tuple[OutgoingMessage, Any]] = []
         for message in messages:
             try:

@@ -192,8 +192,9 @@ class LedgerWriter:
 
     def _rouse(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="wbengine-ledger", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="wbengine-ledger", daemon=True)
+            thread.start()
+            self._thread = thread
         self._changed.notify_all()
 
     # The writer's thread.
@@ -300,10 +301,15 @@ class LedgerWriter:
         crashpoint("executor.before-drop")
         try:
             self.ledger.drop_many(request_ids)
-        except exc.LedgerFailure:
+        except Exception as error:
             with self._waiting:
                 self._undropped.update(request_ids)
-            LOG.warning("failed to remove %d rows, trying again", len(self._undropped))
+            known = isinstance(error, exc.LedgerFailure)
+            LOG.warning(
+                "failed to remove %d rows, trying again",
+                len(self._undropped),
+                exc_info=None if known else error,
+            )
         crashpoint("executor.after-drop")
 
 

@@ -86,6 +86,8 @@ def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
             if present is None and revision == HEAD and not _begun(connection):
                 _make(connection)
             elif present is None or REVISIONS.index(present) < REVISIONS.index(revision):
+                if present is not None and present != REVISIONS[0]:  # which had no leases
+                    _check_leases(connection)
                 _migrate(connection, revision)
         crashpoint("sql.before-upgrade-commit")
 
@@ -122,6 +124,25 @@ def _begun(connection: sa.Connection) -> bool:
     """Whether there is a table already, of who died before the end."""
     present = sa.inspect(connection).get_table_names()
     return not tables.METADATA.tables.keys().isdisjoint(present)
+
+
+def _check_leases(connection: sa.Connection) -> None:
+    """Refuse while engines run flows: those of a version before could not write any more.
+
+    :raises StorageFailure: saying how many.
+    """
+    now = dialects.now(connection.dialect.name)
+    running = connection.scalar(
+        sa.text(
+            f"SELECT count(*) FROM {tables.FLOWS.name}"
+            f" WHERE lease_owner IS NOT NULL AND lease_until > {now}"
+        )
+    )
+    if running:
+        raise exceptions.StorageFailure(
+            "Engines that could not write to a new layout run flows of this database"
+            f" ({running} of them): let them end, or suspend them, and upgrade then"
+        )
 
 
 def _make(connection: sa.Connection) -> None:

@@ -1,0 +1,71 @@
+"""The thread in which an executor asks its ledger."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.support.workers import until
+from tests.unit.requesting import Fleet
+from wbengine.engines.worker_based.engine_side.guards import FlowGuards
+from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
+from wbengine.engines.worker_based.ledger.memory import MemoryLedger
+from wbengine.engines.worker_based.requests import tracker
+
+
+class Failing(MemoryLedger):
+    """Fails once, in a way that no ledger should."""
+
+    failed = False
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        if not self.failed:
+            self.failed = True
+            raise ZeroDivisionError("once")
+        super().drop_many(ids)
+
+
+def dropped(ledger: MemoryLedger, id: str) -> bool:
+    return ledger.state(id) is None
+
+
+@pytest.fixture
+def writer() -> Iterator[LedgerWriter]:
+    made = LedgerWriter(
+        None, tracker.RequestTracker("e", Fleet()), threading.RLock(), FlowGuards(), list
+    )
+    yield made
+    made.close()
+
+
+def test_error_of_a_ledger_does_not_end_the_thread(writer: LedgerWriter) -> None:
+    ledger = Failing()
+    ledger.open_many([("a", 1), ("b", 1)])
+    writer.use(ledger)
+    writer.drop("a")
+    until(lambda: ledger.failed)
+    writer.drop("b")
+    until(lambda: dropped(ledger, "b"))
+    assert not dropped(ledger, "a")
+    writer.drop_again()
+    until(lambda: dropped(ledger, "a"))
+
+
+def test_thread_that_cannot_be_started_is_started_the_next_time(
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = MemoryLedger()
+    ledger.open_many([("a", 1), ("b", 1)])
+    writer.use(ledger)
+
+    def full(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    with pytest.raises(RuntimeError):
+        writer.drop("a")
+    writer.drop("b")
+    until(lambda: dropped(ledger, "b"))
