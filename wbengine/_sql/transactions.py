@@ -36,10 +36,9 @@ def transact(
 
     One that only reads sees one moment of the database.  One that need not be `durable` may be lost
     when the host dies, as long as nothing else was written after it: sqlite does not wait for the
-    disk then.  `work` is called again when the server
-    undid the transaction because of another one.  When the connection is lost while the commit is
-    under way, the failure does not say whether it took place: `work` should be such that doing it
-    again does no harm.
+    disk then.  `work` is called again when the server undid the transaction because of another one.
+    When the connection is lost while the commit is under way, the failure does not say whether it
+    took place: `work` should be such that doing it again does no harm.
 
     :raises StorageFailure: (or `kind`) the database cannot be reached, or says no; in one line that
         begins with `what` (was being done).

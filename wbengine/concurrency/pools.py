@@ -346,9 +346,8 @@ class Pool(abc.ABC):
 
     def _add_slot(self) -> None:
         slot = self._make_slot(f"{self._name}-{len(self._slots)}")
-        self._start_thread(
-            slot
-        )  # first: what an interruption leaves must not look like one that is served
+        # First: what an interruption leaves must not look like one that is served.
+        self._start_thread(slot)
         self._slots.append(slot)
 
     def _start_thread(self, slot: Slot, overdue: PoolCall | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from wbengine import _names, _options
@@ -64,7 +64,8 @@ def arguments(
         raise Malformed(str(error)) from None
     # TLS that was asked for in any way is TLS that is checked.
     secure = left.pop("ssl", None)
-    told = {f"ssl_{name}": value for name, value in secure.items()} if _is_mapping(secure) else {}
+    named = secure.items() if isinstance(secure, Mapping) else ()
+    told: dict[str, Any] = {f"ssl_{name}": value for name, value in named}
     told |= {name: left.pop(name) for name in options if name.startswith("ssl_")}
     told = {name: value for name, value in told.items() if value is not None}
     scheme, bare = transport, url
@@ -96,10 +97,6 @@ def _heartbeat(value: Any) -> float:
             f"heartbeat is {value!r}: it must be seconds from 0 (none) to {_LONGEST_HEARTBEAT}"
         )
     return seconds
-
-
-def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
 
 
 def _checked(told: Mapping[str, Any], url: str | None) -> dict[str, Any]:
