@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from automaton.exceptions import AutomatonException
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -69,8 +70,9 @@ def test_every_move_is_in_the_table_or_refused(start: str, end: str) -> None:
         assert made.transition(end) is True
         assert made.current_state == end
     else:
-        with pytest.raises(exc.InvalidState, match=f"{start} to {end}"):
+        with pytest.raises(exc.InvalidState, match=f"{start} to {end}") as caught:
             made.transition(end)
+        assert isinstance(caught.value.__cause__, AutomatonException)
         assert made.current_state == start
 
 

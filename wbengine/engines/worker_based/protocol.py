@@ -14,6 +14,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import Any, Final
 
+from automaton import exceptions as automaton_exceptions
 from automaton import machines
 
 from wbengine import _codec, _names, running
@@ -250,15 +251,20 @@ class Request(Message):
     def transition(self, new_state: str) -> bool:
         """Move to `new_state`: True if moved, False if already there.
 
-        :raises InvalidState: the move is not in the table of `build_a_machine`.
+        :raises InvalidState: the machine of `build_a_machine` refuses; its own error is the cause.
         """
         if self.current_state == new_state:
             return False
         if (self.current_state, new_state) not in _MOVES:
-            raise exc.InvalidState(
-                f"request {self.uuid} of task {self.task.name!r} cannot go from"
-                f" {self.current_state} to {new_state}"
-            )
+            try:
+                machine = build_a_machine()
+                machine.initialize(self.current_state)
+                machine.process_event(make_an_event(new_state))
+            except automaton_exceptions.AutomatonException as error:
+                raise exc.InvalidState(
+                    f"request {self.uuid} of task {self.task.name!r} cannot go from"
+                    f" {self.current_state} to {new_state}"
+                ) from error
         self.current_state = new_state
         return True
 
