@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import async_tasks as tasks
 from tests.support.workers import until, worker_in_thread, workers
-from wbengine import engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import models
@@ -131,22 +131,6 @@ def test_what_ends_others_is_a_failure_here(load: Load, how: str, kind: str) -> 
     assert run(load, tasks.Double(), x=1).fetch("double") == 2
 
 
-def test_a_failing_async_hook_fails_the_task(load: Load) -> None:
-    loaded = load(linear_flow.Flow("f").add(tasks.PostFails("p")))
-    with pytest.raises(OSError, match="after all"):
-        loaded.run()
-    assert loaded.storage.get_atom_state("p") == states.REVERTED
-
-
-def test_a_retry_runs_coroutines_again(load: Load) -> None:
-    flow = linear_flow.Flow("f", retry=retry.Times(3, provides="x"))
-    flow.add(tasks.Double(), tasks.Fail("bad"))
-    loaded = load(flow, store={"how": "value"})
-    with pytest.raises(ValueError):
-        loaded.run()
-    assert loaded.storage.record("bad").attempt == 6  # three executions, three reversions
-
-
 def test_progress_and_events_of_coroutines(load: Load, request: pytest.FixtureRequest) -> None:
     """They reach listeners and storage in the order told, before the result."""
     made = tasks.Tells("t")
@@ -184,12 +168,6 @@ def test_one_loop_per_process(load: Load) -> None:
     found = {storage.fetch(f"r{n}") for n in range(8)}
     assert not any(plain for _, _, plain in found)
     assert len(found) == len({pid for pid, _, _ in found})
-
-
-def test_a_map_over_coroutines(load: Load) -> None:
-    made = task.Map(tasks.Item("i"), over="numbers", item="item", provides="squares", name="m")
-    storage = run(load, made, numbers=list(range(20)))
-    assert storage.fetch("squares") == [n * n for n in range(20)]
 
 
 # -- how many at once ----------------------------------------------------------------------------

@@ -117,16 +117,6 @@ def three() -> int:
     return 3
 
 
-def test_no_items_are_an_empty_list(kind: Kind) -> None:
-    """It succeeds at once, and is reverted at once."""
-    engine = kind.load(flow_of(fan(tasks.Square())), store={"items": []})
-    engine.run()
-    assert engine.storage.fetch("results") == []
-    engine = engines.load(flow_of(fan(tasks.Square()), Boom()), store={"items": []})
-    finish(engine, RuntimeError)
-    assert engine.storage.get_atom_state("m") == states.REVERTED
-
-
 class Boom(task.Task):
     def execute(self) -> None:
         raise RuntimeError("boom")
@@ -181,13 +171,6 @@ def test_an_iterator_that_fails_fails_the_atom() -> None:
         engines.run(flow_of(fan(tasks.Square())), store={"items": broken()})
 
 
-def test_parts_of_the_list_have_names() -> None:
-    """A tuple in `provides` means positions, as for any task."""
-    flow = flow_of(fan(tasks.Square(), provides=("first", "second")))
-    found = engines.run(flow, store={"items": [1, 2]})
-    assert (found["first"], found["second"]) == (1, 4)
-
-
 def test_functions_and_coroutines_are_inner_tasks(kind: Kind) -> None:
     """An `async def` runs wherever async tasks run."""
     engine = kind.load(flow_of(fan(tasks.AsyncSquare())), store={"items": range(5)})
@@ -197,28 +180,7 @@ def test_functions_and_coroutines_are_inner_tasks(kind: Kind) -> None:
     assert engines.run(flow_of(fan(functor)), store={"items": [1]})["results"] == [2]
 
 
-def test_a_bare_map_is_a_flow(near: Kind) -> None:
-    """As any task is."""
-    engine = near.load(fan(tasks.Square()), store={"items": [2]})
-    engine.run()
-    assert engine.storage.fetch("results") == [4]
-
-
 # -- failures --------------------------------------------------------------------------------
-
-
-def test_collected_failures_stand_in_the_list(kind: Kind) -> None:
-    """The atom succeeds, and whoever comes next sees them."""
-    inner = fan(tasks.Odd(), on_item_failure="collect")
-    engine = kind.load(flow_of(inner), store={"items": [1, 2, 3, 4]})
-    engine.run()
-    found = engine.storage.fetch("results")
-    assert (found[0], found[2]) == (1, 3)
-    for failed in (found[1], found[3]):
-        assert isinstance(failed, ft.Failure) and failed.check(ValueError)
-        with pytest.raises(ValueError, match="is even"):
-            failed.reraise()
-    assert not engine.storage.has_failures()
 
 
 def test_collected_failures_travel_to_the_next_task(kind: Kind) -> None:
@@ -408,20 +370,6 @@ def test_no_more_run_at_a_time_than_allowed(kind: Kind) -> None:
     assert max(engine.storage.fetch("results")) <= 2
 
 
-def test_a_failed_reversion_ends_the_flow(kind: Kind, tmp_path: Path) -> None:
-    """What is left stays as it is."""
-    store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
-    flow = flow_of(fan(tasks.Touch(), max_in_flight=1), tasks.Broken())
-    engine = kind.load(flow, store=store)
-    with pytest.raises(OSError):
-        engine.run()
-    assert tasks.notes(tmp_path) == ["+0", "+1", "+2", "-2:-2", "-1:-1"]
-    assert engine.storage.get_atom_state("m") == states.REVERT_FAILURE
-    assert engine.storage.get_flow_state() == states.FAILURE
-    assert states_of(engine) == [states.SUCCESS, states.REVERT_FAILURE, states.REVERTED]
-    assert engine.storage.get_revert_failure("m").check(OSError)  # type: ignore[union-attr]
-
-
 def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -468,19 +416,6 @@ def test_a_map_is_the_source_of_a_decider(near: Kind) -> None:
     engine.run()
     assert heard == [{"m": [4, 9]}]
     assert engine.storage.get_atom_state("after") == states.IGNORE
-
-
-def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
-    """As any atom."""
-
-    def decider(history: Any) -> bool:
-        raise LookupError("who?")
-
-    first, mapped = Plain("first"), fan(tasks.Square())
-    flow = graph_flow.Flow("f").add(first, mapped).link(first, mapped, decider=decider)
-    engine = engines.load(flow, store={"items": [2, 3]})
-    finish(engine, LookupError)
-    assert engine.storage.record("m").items is None
 
 
 # -- telling -----------------------------------------------------------------------------------
@@ -849,12 +784,3 @@ def test_many_items_are_submitted_turn_by_turn() -> None:
     engine.run()
     assert max(executor.batches) == run_module.MOST_PER_TURN
     assert len(engine.storage.fetch("results")) == count
-
-
-@pytest.mark.parametrize("kind_name", ["serial", "threads", "processes"])
-def test_map_of_many_items_runs(kind_name: str) -> None:
-    """Linear in time and memory (the counts above); this one only has to work."""
-    count = 20_000 if kind_name == "serial" else 2_000
-    engine = Kind(kind_name, None).load(flow_of(fan(tasks.Square())), store={"items": range(count)})
-    engine.run()
-    assert engine.storage.fetch("results")[-1] == (count - 1) ** 2

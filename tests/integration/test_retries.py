@@ -125,31 +125,6 @@ def test_who_decides_and_what_is_undone(
     assert len(asked.seen) == found[6]
 
 
-@pytest.mark.parametrize("defer", [False, True])
-def test_an_outer_retry_tries_again_what_the_inner_one_gave_up(defer: bool) -> None:
-    log: list[str] = []
-    inner, outer = Says("inner", R, log=log), Says("outer", AGAIN, log=log)
-    engine = engines.load(nest(log, inner, outer), defer_reverts=defer)
-    engine.run()
-    assert log == [
-        "+top", "+outer", "+around", "+inner", "+in", "+bad",
-        "-bad(bad)", "-in(bad)", "-inner[1](bad)", "-around(bad)",
-        "+outer", "+around", "+inner", "+in", "+bad",
-    ]  # fmt: skip
-    # The outer one hears of the inner retry; the inner one begins anew.
-    assert outer.seen == [[(1, ["inner"])]]
-    assert [value for value, _ in engine.storage.get_retry_history("inner")] == [1]
-    assert engine.storage.get_flow_state() == states.SUCCESS
-
-
-def test_a_retry_is_reverted_only_when_it_gives_up() -> None:
-    log: list[str] = []
-    flow = LINE("f", Says("r", AGAIN, R, log=log)).add(Noted("bad", log, 2))
-    with pytest.raises(RuntimeError):
-        engines.run(flow)
-    assert log == ["+r", "+bad", "-bad(bad)", "+r", "+bad", "-bad(bad)", "-r[2](bad)"]
-
-
 # -- what is remembered ------------------------------------------------------------------------
 
 
@@ -174,14 +149,6 @@ def test_failures_of_recovered_attempts_are_forgotten() -> None:
     assert engine.storage.get_execute_failures().keys() == {"bad"}
 
 
-def test_a_recovered_flow_has_no_failures() -> None:
-    engine = engines.load(LINE("f", retry.Times(2, "r")).add(Noted("once", [], 1)))
-    engine.run()
-    assert not engine.storage.has_failures()
-    assert engine.storage.get_execute_failures() == {}
-    assert engine.storage.get_execute_failure("once") is None
-
-
 def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> None:
     """Of two tasks that failed at first, one succeeds and one is not reached any more."""
     log: list[str] = []
@@ -191,35 +158,6 @@ def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> 
     with pytest.raises(KeyError):
         engines.run(flow)
     assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
-
-
-def test_a_history_knows_what_was_provided_and_what_failed() -> None:
-    told: list[Any] = []
-
-    class Curious(retry.Times):
-        def on_failure(self, history: retry.History, *args: Any, **kwargs: Any) -> retry.Decision:
-            told.append(
-                (
-                    list(history.provided_iter()),
-                    [name for name, _ in history.outcomes_iter()],
-                    [name for name, _ in history.outcomes_iter(-1)],
-                    history.caused_by(KeyError),
-                    history.caused_by(KeyError, index=-1),
-                    history.failure,
-                )
-            )
-            return super().on_failure(history)
-
-    flow = LINE("f", Curious(3, "r")).add(Noted("a", [], 1, KeyError), Noted("b", [], 1, OSError))
-    engine = engines.load(flow)
-    engine.run()
-    assert told == [
-        ([1], ["a"], ["a"], True, True, None),
-        ([1, 2], ["a", "b"], ["b"], True, False, None),
-    ]
-    history = engine.storage.get_retry_history("r")
-    assert list(history.provided_iter()) == [1, 2, 3]
-    assert [sorted(failed) for _, failed in history] == [["a"], ["b"], []]
 
 
 # -- retries that fail themselves ----------------------------------------------------------------
@@ -268,19 +206,6 @@ def test_a_retry_that_cannot_execute_is_a_failure_of_its_own(at: int, kind: str)
     assert broken.reverted == [(at, "r execute")]
 
 
-def test_a_retry_that_cannot_execute_is_decided_about_by_the_one_around_it() -> None:
-    """At its second attempt, in the midst of trying again."""
-    log: list[str] = []
-    outer = Says("outer", AGAIN, log=log)
-    flow = LINE("f", outer).add(LINE("in", Breaks("r", "execute", 3)).add(Noted("bad", log, 1)))
-    engine = engines.load(flow)
-    engine.run()
-    assert outer.seen == [[(1, ["r"])]]
-    assert log == ["+outer", "+bad", "-bad(bad)", "+outer", "+bad"]
-    assert not engine.storage.has_failures()
-    assert len(engine.storage.get_retry_history("r")) == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_retry_that_cannot_decide_is_decided_about_by_the_one_around_it(kind: str) -> None:
     log: list[str] = []
@@ -310,50 +235,6 @@ def test_retry_that_could_not_decide_is_forgotten_when_the_one_around_it_tries_a
     assert outer.seen == [{"r": "ValueError" if answer == "PERHAPS" else "OSError"}]
     assert engine.storage.get_flow_state() == states.SUCCESS
     assert not engine.storage.has_failures()
-
-
-@pytest.mark.parametrize("defer", [False, True])
-def test_retry_that_cannot_decide_and_has_no_other_around_it_reverts_everything(
-    defer: bool,
-) -> None:
-    flow = LINE("f").add(
-        Noted("top", []), LINE("in", Says("r", OSError())).add(Noted("bad", [], 1))
-    )
-    engine = engines.load(flow, defer_reverts=defer)
-    with pytest.raises(exceptions.WrappedFailure):
-        engine.run()
-    assert ends(engine, "top", "r", "bad") == [GONE] * 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_retry_that_cannot_be_reverted_ends_in_failure(kind: str) -> None:
-    flow = LINE("f").add(
-        Noted("top", []), LINE("in", Breaks("r", "revert", 1)).add(Noted("bad", [], 1))
-    )
-    engine = engines.load(flow, engine=kind, defer_reverts=True)
-    with pytest.raises(OSError) as caught:
-        engine.run()
-    assert isinstance(caught.value.__context__, RuntimeError)
-    assert engine.storage.get_flow_state() == states.FAILURE
-    assert ends(engine, "top", "r", "bad") == [DONE, states.REVERT_FAILURE, GONE]
-
-
-@pytest.mark.parametrize("answer", ["PERHAPS", "RETRY_LATER", "REVERT_SOME", "WHATEVER", None, 7])
-def test_decision_that_is_none_is_named_and_everything_is_reverted(answer: Any) -> None:
-    class Odd(retry.Times):
-        def on_failure(self, history: retry.History) -> Any:
-            return answer
-
-    done: list[str] = []
-    flow = LINE("f").add(Noted("first", done), LINE("in", Odd(2, "odd")).add(Noted("bad", [], 1)))
-    engine = engines.load(flow)
-    with pytest.raises(exceptions.WrappedFailure) as caught:
-        engine.run()
-    assert any(
-        f"on_failure() of retry 'odd' answered {answer!r}" in failure.exception_str
-        for failure in caught.value
-    )
-    assert engine.storage.get_atom_state("first") == states.REVERTED
 
 
 def test_a_retry_that_cannot_say_how_long_to_wait_fails() -> None:
@@ -511,21 +392,6 @@ def test_a_number_is_the_same_wait_each_time_and_none_is_no_wait() -> None:
         flow = LINE("f", retry.ForEach("abcd", "r", "x", backoff=wanted)).add(Noted("t", [], 3))
         waiting(flow, clock).run()
         assert clock.monotonic() == expected
-
-
-def test_filters_decide_in_a_flow() -> None:
-    log: list[str] = []
-    flow = LINE("f", retry.Times(5, "r", retry_on=(OSError, "TimeoutError")))
-    flow.add(Noted("a", log, 2, OSError), Noted("b", log, 1, KeyError))
-    with pytest.raises(KeyError):
-        engines.run(flow)
-    assert log.count("+a") == 3 and log.count("+b") == 1
-    flow = LINE("f", retry.Times(5, "r", give_up_on=KeyError))
-    flow.add(Noted("a", log, 2, OSError), Noted("b", log, 1, KeyError))
-    del log[:]
-    with pytest.raises(KeyError):
-        engines.run(flow)
-    assert log.count("+a") == 3 and log.count("+b") == 1
 
 
 def asleep(engine: Any, name: str = "r") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine import deciders, retry, task
+from wbengine import retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
@@ -12,7 +12,6 @@ from wbengine.runtime.plan import Plan
 from wbengine.runtime.scheduler import Scheduler
 
 LINEAR, UNORDERED, GRAPH = linear_flow.Flow, unordered_flow.Flow, graph_flow.Flow
-Depth = deciders.Depth
 
 
 class Step(task.Task):
@@ -74,16 +73,6 @@ class Run:
         nodes = self.scheduler.reset_scope(self.id[name])
         return " ".join(sorted(self.plan.names[n] for n in nodes))
 
-    def ignore(self, name: str, depth: Depth = Depth.ALL) -> str:
-        return self.names(self.scheduler.ignore(self.id[name], depth))
-
-    def approve(self, name: str) -> None:
-        self.scheduler.approve(self.id[name])
-
-    def asked(self, name: str) -> str:
-        """Where the links begin whose deciders are asked."""
-        return self.names(edge.end for edge in self.scheduler.ballot(self.id[name]))
-
     def decide(self, name: str, *refused_by: str) -> str:
         """What is ignored when the deciders of the links from `refused_by` say no."""
         ballot = self.scheduler.ballot(self.id[name])
@@ -96,7 +85,7 @@ class Run:
         return self.scheduler.verdict()
 
 
-def branches(depth: str = "all") -> Any:
+def branches() -> Any:
     """a decides upon b; b -> c -> (d -> e) -> g; everything in one graph."""
     a, b, c, g = steps("a", "b", "c", "g")
     nest = LINEAR("nest").add(*steps("d", "e"))

@@ -126,24 +126,6 @@ def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
         assert (record.worker, record.started, record.ended) == (*kept, None)
 
 
-def test_failures_are_states() -> None:
-    """A `Failure` is no result, returned or raised."""
-    bench = Bench(Plain("a"))
-    assert bench.end(bench.begin("a"), FAILURE) == states.FAILURE
-    call = bench.begin("a", invocation.REVERT)
-    assert call.result is FAILURE
-    assert dict(call.failures) == {"a": FAILURE}
-    assert bench.end(call, FAILURE) == states.REVERT_FAILURE
-
-
-def test_a_new_attempt_forgets_the_failure_of_the_old() -> None:
-    """Nobody sees failures of attempts that were followed by another."""
-    bench = Bench(Plain("a"))
-    bench.end(bench.begin("a"), FAILURE)
-    bench.begin("a")
-    assert not bench.storage.has_failures()
-
-
 def test_nothing_is_told_when_nobody_listens() -> None:
     """No events are collected; with a listener they come when delivered, in order."""
     bench = Bench(Plain("a"))
@@ -167,23 +149,6 @@ def test_nothing_is_told_when_nobody_listens() -> None:
     assert len(bench.heard) == 3
 
 
-def test_a_call_without_its_arguments_is_born_dead() -> None:
-    """It fails with what was missing; its reversion has nothing to undo and is not called."""
-    bench = Bench(Needs("n"))
-    assert bench.begin("n") is None
-    ((call, outcome),) = bench.life.take_failed_before_submit()
-    assert isinstance(outcome.value.exception, exceptions.NotFound)
-    assert "'n' cannot execute" in outcome.value.exception_str
-    assert bench.life.finish(call, outcome) == states.FAILURE
-
-
-def test_arguments_are_looked_up_when_it_begins() -> None:
-    """Optional ones only if there is a value."""
-    bench = Bench(Needs("n"))
-    bench.storage.inject({"x": 1})
-    assert bench.begin("n").arguments == {"x": 1}
-
-
 def test_a_short_result_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever asks for the missing part fails later; the log says whose fault it is."""
     bench = Bench(Needs("n"))
@@ -193,161 +158,12 @@ def test_a_short_result_is_warned_about(caplog: pytest.LogCaptureFixture) -> Non
     assert "'left'" not in caplog.text
 
 
-def test_giving_back_restores_the_state_but_not_the_number() -> None:
-    """Numbers are never used twice."""
-    bench = Bench(Plain("a"))
-    node = bench.plan.by_name["a"]
-    bench.begin("a")
-    bench.life.give_back(node)
-    bench.life.give_back(node)
-    record = bench.storage.record("a")
-    assert (record.state, record.attempt) == (states.PENDING, 1)
-    bench.end(bench.begin("a"), 1)
-    bench.begin("a", invocation.REVERT)
-    bench.life.give_back(node)
-    assert (record.state, record.results, record.attempt) == (states.SUCCESS, 1, 3)
-    bench.end(bench.begin("a"), FAILURE)
-    bench.begin("a", invocation.REVERT)
-    bench.life.give_back(node)
-    assert record.state == states.FAILURE
-
-
-@pytest.mark.parametrize("in_process", [True, False])
-def test_events_of_tasks_reach_store_and_listeners(in_process: bool) -> None:
-    """Listeners hear events of remote tasks here; those of local ones they have heard already."""
-    plain = Plain("a")
-    heard: list[Any] = []
-    plain.notifier.register("*", lambda event, details: heard.append((event, details)))
-    bench = Bench(plain, in_process=in_process)
-    call = bench.begin("a")
-    call.events("update_progress", {"progress": 0.5, "note": 1})
-    call.events("update_progress", {"odd": True})
-    assert bench.storage.get_task_progress("a") == 0.5
-    assert bench.storage.get_task_progress_details("a")["details"] == {"note": 1}
-    assert len(heard) == (0 if in_process else 2)
-
-
-def test_retries_execute_decide_and_revert_here() -> None:
-    """With their history; what they raise is their outcome."""
-    told: list[Any] = []
-
-    class Teller(retry.Retry):
-        def execute(self, history: Any, x: int) -> int:
-            told.append(("execute", len(history), x))
-            return x
-
-        def on_failure(self, history: Any, x: int) -> Any:
-            told.append(("on_failure", [sorted(failed) for _, failed in history]))
-            return retry.RETRY
-
-        def revert(self, history: Any, flow_failures: Any) -> None:
-            told.append(("revert", len(history), sorted(flow_failures)))
-            raise OSError
-
-    bench = Bench(Plain("a"), retry=Teller("r"))
-    bench.storage.inject({"x": 7})
-    call = bench.begin("r")
-    assert bench.life.finish(call, bench.life.retries.run(call)) == states.SUCCESS
-    bench.end(bench.begin("a"), FAILURE)
-    node = bench.plan.by_name
-    assert bench.life.retries.ask(FAILURE, node["r"], node["a"]) == retry.RETRY
-    assert bench.life.begin_again(node["r"], 0.0, False) == 0.0
-    assert bench.storage.get_atom_state("r") == states.RETRYING
-    call = bench.begin("r", invocation.REVERT)
-    assert bench.life.finish(call, bench.life.retries.run(call)) == states.REVERT_FAILURE
-    assert told == [("execute", 0, 7), ("on_failure", [["a"]]), ("revert", 1, ["a"])]
-
-
-def test_intentions_ignore_and_reset() -> None:
-    """Each changes what is stored, and only what differs is told."""
-    bench = Bench(Plain("a"), Plain("b"))
-    bench.listen()
-    nodes = [bench.plan.by_name["a"], bench.plan.by_name["b"]]
-    bench.life.intend([(nodes[0], states.REVERT)])
-    bench.life.ignore(nodes[1:])
-    assert bench.storage.get_atoms_states("ab") == {
-        "a": ("PENDING", "REVERT"),
-        "b": ("IGNORE", "IGNORE"),
-    }
-    bench.life.reset(nodes)
-    bench.life.reset(nodes)
-    assert bench.storage.get_atoms_states("ab") == dict.fromkeys("ab", ("PENDING", "EXECUTE"))
-    bench.life.deliver()
-    assert [(details["task_name"], state) for state, details in bench.heard] == [
-        ("b", "IGNORE"),
-        ("a", "PENDING"),
-        ("b", "PENDING"),
-    ]
-
-
 class Inner(task.Task):
     def execute(self, item: int) -> int:
         return item
 
     def revert(self, item: int, result: Any) -> None:
         pass
-
-
-def test_a_map_begins_item_by_item() -> None:
-    """The calls of one attempt share its number; an attempt without an end keeps its list."""
-    bench = Bench(task.Map(Inner("i"), name="m", max_in_flight=2))
-    bench.storage.inject({"items": iter("abc")})
-    record, maps = bench.storage.record("m"), bench.life.maps
-    bench.begin("m")
-    first = maps.refill(9)
-    assert [(c.task.name, c.index, c.attempt, c.resumed) for c in first] == [
-        ("m[0]", 0, 1, 0),
-        ("m[1]", 1, 1, 0),
-    ]
-    assert [call.arguments for call in first] == [{"item": "a"}, {"item": "b"}]
-    assert maps.finish(first[1], invocation.Outcome("B")) is None
-    maps.give_back(first[0])
-    maps.halt()
-    ((call, outcome, begun),) = maps.idle()
-    assert (call.node, outcome, begun) == (bench.plan.by_name["m"], None, True)
-    assert (record.state, record.attempt) == (states.RUNNING, 1)
-
-    bench.storage.inject({"items": ["other"]})
-    bench.begin("m")
-    again = maps.refill(9)
-    assert [(c.index, c.attempt, c.resumed) for c in again] == [(0, 1, 1), (2, 1, 1)]
-    assert maps.finish(again[0], invocation.Outcome("A")) is None
-    ended = maps.finish(again[1], invocation.Outcome("C"))
-    assert ended is not None and bench.life.finish(*ended) == states.SUCCESS
-    assert record.results == ["A", "B", "C"] and not maps.running
-
-    bench.begin("m")  # without a reset: a new attempt all the same
-    assert [(c.index, c.attempt, c.resumed) for c in maps.refill(9)] == [(0, 2, 0)]
-
-
-def test_a_map_is_reverted_item_by_item() -> None:
-    """The latest to finish first, each with its own result."""
-    bench = Bench(task.Map(Inner("i"), name="m"))
-    bench.storage.inject({"items": ["a", "b"]})
-    bench.begin("m")
-    first, second = bench.life.maps.refill(9)
-    assert bench.life.maps.finish(second, invocation.Outcome("B")) is None
-    ended = bench.life.maps.finish(first, invocation.Outcome(FAILURE))
-    assert ended is not None and bench.life.finish(*ended) == states.FAILURE
-    bench.begin("m", invocation.REVERT)
-    back = bench.life.maps.refill(9)
-    assert [(c.index, c.attempt, c.action, c.result) for c in back] == [
-        (0, 2, "revert", FAILURE),
-        (1, 2, "revert", "B"),
-    ]
-    assert dict(back[0].failures) == {"m": FAILURE}
-
-
-def test_a_map_without_its_arguments_is_born_dead() -> None:
-    """As any task."""
-    bench = Bench(task.Map(Inner("i"), name="m"))
-    assert bench.begin("m") is None
-    ((call, outcome),) = bench.life.take_failed_before_submit()
-    assert "'m' cannot execute" in outcome.value.exception_str
-    assert bench.life.finish(call, outcome) == states.FAILURE
-    assert bench.begin("m", invocation.REVERT) is None
-    ((_, undone),) = bench.life.take_failed_before_submit()
-    assert undone.value is None
 
 
 # What an earlier run left -----------------------------------------------------------------------

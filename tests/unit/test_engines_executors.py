@@ -119,14 +119,6 @@ def test_every_call_ends_once(executor: invocation.TaskExecutor) -> None:
     assert pool is None or not pool.unfinished
 
 
-def test_futures_of_execute_and_revert(executor: invocation.TaskExecutor) -> None:
-    """They hold what happened and the value."""
-    future = executor.execute_task(Echo("e"), "uuid", {"value": 1})
-    assert future.result(WAIT) == (invocation.EXECUTED, 1)
-    future = executor.revert_task(Echo("e"), "uuid", {}, 2, {})
-    assert future.result(WAIT) == (invocation.REVERTED, (2, []))
-
-
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_what_is_withdrawn_never_ends(kind: str) -> None:
     """What runs ends as usual; the rest comes back, in order."""
@@ -264,15 +256,6 @@ def test_a_plain_body_that_returns_a_coroutine(executor: invocation.TaskExecutor
     assert one(executor, call(made, arguments={"value": 1})).value == 1
 
 
-def test_events_of_coroutines(executor: invocation.TaskExecutor) -> None:
-    """In the order told (a pool that was given has no way back for them)."""
-    told: list[Any] = []
-    wanted = call(Fetch("f"), events=lambda *event: told.append(event))
-    assert not one(executor, wanted).failed
-    if not isinstance(executor, executors.FutureProcessTaskExecutor):
-        assert [details["progress"] for _, details in told] == [0.5, 1.0]
-
-
 def test_one_loop_per_executor(executor: invocation.TaskExecutor) -> None:
     """Made for the first async body, kept for all others, ended by `stop`."""
     one(executor, call(Echo("e")))
@@ -284,62 +267,6 @@ def test_one_loop_per_executor(executor: invocation.TaskExecutor) -> None:
     assert loop_threads() == threads
     executor.stop()
     assert loop_threads() == []
-
-
-class Crowd:
-    """Knows how many are inside at once, and lets all of them out when enough were."""
-
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
-        self.now = self.most = 0
-        self.enough = asyncio.Event()
-
-    async def enter(self) -> None:
-        self.now += 1
-        self.most = max(self.most, self.now)
-        if self.now == self.wanted:
-            self.enough.set()
-        await self.enough.wait()
-        self.now -= 1
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_a_thousand_coroutines_need_no_thread_each(given: bool) -> None:
-    """All of them are inside at once, although the pool has one thread, which is busy."""
-    crowd, leave = Crowd(1000), threading.Event()
-    pool = futures.ThreadPoolExecutor(1) if given else None
-    made = executors.ThreadTaskExecutor(pool, None if given else 1)
-    made.start()
-    ends = Ends()
-    made.submit(call(task.FunctorTask(leave.wait, name="blocks", auto_extract=False)), ends)
-    calls = [call(task.FunctorTask(crowd.enter, name=f"t{n}")) for n in range(1000)]
-    made.submit_many(calls, ends)
-    for _ in range(1000):
-        assert not ends.get(timeout=WAIT)[1].failed
-    assert crowd.most == 1000
-    assert ends.empty()
-    assert len([t for t in threading.enumerate() if t.name.startswith("asyncio")]) == 0
-    leave.set()
-    ends.get(timeout=WAIT)
-    made.stop()
-    if pool is not None:
-        pool.submit(int).result(WAIT)  # it was not shut down
-        pool.shutdown()
-
-
-def test_serial_awaits_one_after_the_other() -> None:
-    made = executors.SerialTaskExecutor()
-    inside: list[str] = []
-
-    async def body() -> None:
-        inside.append("in")
-        await asyncio.sleep(0.001)
-        inside.append("out")
-
-    ends = Ends()
-    made.submit_many([call(task.FunctorTask(body, name=f"t{n}")) for n in range(5)], ends)
-    assert inside == ["in", "out"] * 5
-    made.stop()
 
 
 def test_withdraw_takes_coroutines_that_have_not_begun() -> None:

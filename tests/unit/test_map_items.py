@@ -33,64 +33,6 @@ def end(fanout: maps.Fanout, index: int, value: Any = None) -> models.ItemDetail
     return fanout.put(index, invocation.Outcome(value, "w", 1.0, 2.0))
 
 
-def test_without_a_limit_all_go_at_once() -> None:
-    """In the order of the items; the results keep it, whatever the order of finishing."""
-    fanout = made(3)
-    assert take(fanout) == [0, 1, 2] and take(fanout) == []
-    for index in (2, 0, 1):
-        assert not fanout.over
-        end(fanout, index, index * 10)
-    assert fanout.over and fanout.decided and fanout.value == [0, 10, 20]
-    assert [item.order for item in fanout.items] == [2, 3, 1]
-    assert (fanout.items[2].worker, fanout.items[2].started, fanout.items[2].ended) == (
-        "w",
-        1.0,
-        2.0,
-    )
-
-
-def test_a_limit_is_never_exceeded_and_always_used() -> None:
-    """Whatever comes back makes room."""
-    fanout = made(5, 2)
-    assert take(fanout) == [0, 1] and not fanout.can_take
-    end(fanout, 1)
-    assert fanout.can_take and take(fanout) == [2] and take(fanout) == []
-    end(fanout, 0)
-    end(fanout, 2)
-    assert take(fanout, 1) == [3] and fanout.can_take and take(fanout) == [4]
-
-
-def test_no_items_are_over_at_once() -> None:
-    """There is nothing to wait for."""
-    fanout = made(0)
-    assert fanout.over and fanout.decided and fanout.value == [] and not fanout.can_take
-
-
-def test_a_failure_ends_it_once_nothing_is_under_way() -> None:
-    """Nothing more is handed out; the first failure counts."""
-    fanout = made(5, 3)
-    take(fanout)
-    end(fanout, 1, failure("first"))
-    assert not fanout.over and not fanout.can_take and take(fanout) == []
-    end(fanout, 0, failure("second"))
-    end(fanout, 2, 7)
-    assert fanout.over and fanout.decided
-    assert fanout.value.exception_str == "first"
-    assert [item.state for item in fanout.items] == [
-        states.FAILURE, states.FAILURE, states.SUCCESS, states.PENDING, states.PENDING,
-    ]  # fmt: skip
-
-
-def test_collected_failures_take_their_places() -> None:
-    """They end nothing."""
-    fanout = made(3, 1, collect=True)
-    for value in (0, failure(), 2):
-        (item,) = fanout.take(1)
-        end(fanout, item.index, value)
-    assert fanout.over and fanout.value[0] == 0 and fanout.value[2] == 2
-    assert isinstance(fanout.value[1], ft.Failure)
-
-
 def test_failed_item_stops_the_others_before_its_outcome_is_there() -> None:
     """Whoever sees the failure first may say so; where failures are collected it means nothing."""
     fanout, collecting = made(3, 1), made(3, 1, collect=True)
@@ -100,18 +42,6 @@ def test_failed_item_stops_the_others_before_its_outcome_is_there() -> None:
         end(each, 0)
     assert take(fanout) == [] and fanout.over and not fanout.decided
     assert take(collecting) == [1]
-
-
-def test_what_is_given_back_waits_again() -> None:
-    """It is not done, and can be stopped for."""
-    fanout = made(3)
-    take(fanout)
-    end(fanout, 1)
-    fanout.give_back(2)
-    fanout.give_back(0)
-    assert fanout.idle and fanout.can_take and not fanout.over and not fanout.decided
-    fanout.stop()
-    assert fanout.over and not fanout.decided and fanout.done == 1
 
 
 def finished(*orders: int, bad: int = -1) -> models.Items:
@@ -125,17 +55,6 @@ def finished(*orders: int, bad: int = -1) -> models.Items:
             else:
                 item.put(states.SUCCESS, item.index)
     return items
-
-
-def test_it_goes_on_with_what_is_missing() -> None:
-    """Counts, orders and results go on from what is recorded."""
-    fanout = maps.Fanout(finished(2, 0, 1, 0), invocation.EXECUTE, 1)
-    assert (fanout.done, fanout.total) == (2, 4)
-    assert take(fanout) == [1]
-    assert end(fanout, 1, 1).order == 3
-    assert take(fanout) == [3]
-    end(fanout, 3, 3)
-    assert fanout.value == [0, 1, 2, 3]
 
 
 def test_a_recorded_failure_still_ends_it() -> None:

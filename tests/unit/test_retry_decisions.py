@@ -45,46 +45,6 @@ def resolve(
     return found.intention, plan.names[found.retry]
 
 
-def test_nobody_to_ask(plan: Plan) -> None:
-    ask = Answers(plan)
-    assert resolve(plan, "a", ask) == (states.REVERT, None)
-    assert resolve(plan, "r1", ask) == (states.REVERT, None)
-    assert ask.asked == []
-
-
-def test_retry(plan: Plan) -> None:
-    ask = Answers(plan, r3=retry.RETRY)
-    assert resolve(plan, "c", ask) == (states.RETRY, "r3")
-    assert ask.asked == [("r3", "c")]
-
-
-def test_a_retry_that_failed_is_resolved_outside(plan: Plan) -> None:
-    ask = Answers(plan, r2=retry.RETRY)
-    assert resolve(plan, "r3", ask) == (states.RETRY, "r2")
-    assert ask.asked == [("r2", "r3")]
-
-
-def test_revert_all(plan: Plan) -> None:
-    ask = Answers(plan, r3=retry.REVERT_ALL)
-    assert resolve(plan, "c", ask) == (states.REVERT, None)
-    assert ask.asked == [("r3", "c")]
-
-
-@pytest.mark.parametrize("defer", [False, True])
-def test_the_first_who_wants_something_else_than_revert_wins(plan: Plan, defer: bool) -> None:
-    ask = Answers(plan, r3=retry.REVERT, r2=retry.REVERT, r1=retry.RETRY)
-    assert resolve(plan, "c", ask, defer_reverts=defer) == (states.RETRY, "r1")
-    assert ask.asked == [("r3", "c"), ("r2", "r3"), ("r1", "r2")]
-    ask = Answers(plan, r3=retry.REVERT, r2=retry.REVERT_ALL)
-    assert resolve(plan, "c", ask, defer_reverts=defer) == (states.REVERT, None)
-
-
-def test_all_say_revert(plan: Plan) -> None:
-    ask = Answers(plan, r3=retry.REVERT, r2=retry.REVERT, r1=retry.REVERT)
-    assert resolve(plan, "c", ask, defer_reverts=False) == (states.REVERT, "r3")
-    assert resolve(plan, "c", ask, defer_reverts=True) == (states.REVERT, None)
-
-
 @pytest.mark.parametrize("answer", [None, "retry", 3, True])
 def test_a_wrong_answer(plan: Plan, answer: Any) -> None:
     ask = Answers(plan, r3=retry.REVERT, r2=answer)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import _clock, composite_executor, exceptions, invocation, retry, states, task
+from wbengine import _clock, exceptions, invocation, retry, states, task
 from wbengine.engines import action, options
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
@@ -132,20 +132,6 @@ def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
     assert sum(entry[0] == "write" for entry in log) == 2
 
 
-def test_work_per_task_does_not_grow_with_the_flow() -> None:
-    """The scheduler follows each edge once; the loop handles each outcome once."""
-    per_task = []
-    for size in (50, 500):
-        for pattern in (linear_flow, unordered_flow):
-            flow = pattern.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
-            engine = made(flow, Recording([]))
-            engine.run()
-            running = engine._run
-            assert running is not None and running.stats.completed == size
-            per_task.append(running._scheduler.visits / size)
-    assert max(per_task) < 3
-
-
 def test_outcomes_that_arrive_together_are_one_turn() -> None:
     """ANALYZING takes all that is there."""
     executor = Recording([], held=True)
@@ -171,26 +157,6 @@ def test_a_wait_that_times_out_only_waits_again() -> None:
     executor.release()
     assert list(steps)[-1] == "SUCCESS"
     assert len(log) == written + 2  # the result, and that it may be forgotten
-
-
-def test_suspend_takes_back_what_waits_in_the_executor() -> None:
-    """It is PENDING again in the store; its number stays used."""
-    log: list[Any] = []
-    executor = Recording(log, held=True)
-    engine = made(unordered_flow.Flow("f").add(Plain("a"), Plain("b")), executor, Writing(log))
-    runner = threading.Thread(target=engine.run)
-    runner.start()
-    executor.came.wait()
-    while len(executor.waiting) < 2:
-        pass
-    engine.suspend()
-    runner.join()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    assert ("write", {"a": "PENDING", "b": "PENDING"}) in log
-    executor.held = False
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUCCESS
-    assert engine.storage.record("a").attempt == 2
 
 
 def test_a_kept_failure_takes_back_what_has_not_started() -> None:
@@ -219,21 +185,6 @@ def test_a_store_that_fails_ends_the_run_with_its_error() -> None:
     assert engine.storage.get_atom_state("a") == states.PENDING
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
-
-
-def test_retries_run_in_the_thread_of_the_engine() -> None:
-    """They never reach the executor."""
-    log: list[Any] = []
-    threads: list[Any] = []
-
-    class Here(retry.AlwaysRevert):
-        def execute(self, *args: Any, **kwargs: Any) -> None:
-            threads.append(threading.current_thread())
-
-    flow = linear_flow.Flow("f", retry=Here("r")).add(Plain("a"))
-    made(flow, Recording(log)).run()
-    assert [entry[1] for entry in log if entry[0] == "submit"] == ["a"]
-    assert threads == [threading.current_thread()]
 
 
 def test_the_states_of_the_loop_are_the_documented_ones() -> None:
@@ -381,34 +332,6 @@ def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
     ]
     engine.run()
     assert told[2:] == [("b", "RUNNING"), ("b", "SUCCESS")]
-
-
-class Local(Plain):
-    local = True
-
-
-def test_one_executor_of_two() -> None:
-    """Tasks marked `local` go to the near one, in their turn; all else is shared."""
-    log: list[Any] = []
-    near, far = Recording(log, held=True), Recording(log, held=True)
-    both: Any = composite_executor.CompositeExecutor(near, far)
-    both.in_process = True  # or the engine would divide it again
-    flow = unordered_flow.Flow("f").add(Plain("a"), Local("b"), Plain("c"), Local("d"))
-    engine = made(flow, both)
-    steps = engine.run_iter(timeout=0.001)
-    while next(steps) != states.WAITING:
-        pass
-    assert [call.task.name for call, _ in near.waiting] == ["b", "d"]
-    assert [call.task.name for call, _ in far.waiting] == ["a", "c"]
-    near.release()
-    far.release()
-    engine.suspend()
-    assert list(steps)[-1] == states.SUSPENDED
-    assert (near.waiting, far.waiting) == ([], [])
-    assert [engine.storage.get_atom_state(name) for name in "abcd"] == [
-        "SUCCESS", "SUCCESS", "PENDING", "PENDING",
-    ]  # fmt: skip
-    assert [entry for entry in log if entry[0] == "retire"] == [("retire", ["a"])]
 
 
 def test_an_executor_that_cannot_start_changes_nothing() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from wbengine import exceptions, retry, states, storage, task
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, base, models
+from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
 from wbengine.runtime import compiler
 from wbengine.types import failure as ft
@@ -368,48 +368,3 @@ def test_marking_from_many_threads_loses_nothing() -> None:
         for atom in connection.get_atoms_for_flow(store.flow_uuid):
             assert len([key for key in atom.meta if key.startswith("k")]) == 300
             assert atom.progress == 299 / 300
-
-
-# -- the memory backend ------------------------------------------------------------------------
-
-
-def test_backends_are_found_by_name_uri_and_dict() -> None:
-    """Unknown ones are refused with the nearest name."""
-    found = backends.fetch("memory://?deep_copy=false")
-    assert isinstance(found, memory.MemoryBackend)
-    assert not found.deep_copy
-    assert isinstance(backends.fetch({"connection": "memory"}), memory.MemoryBackend)
-    with pytest.raises(exceptions.NotFound, match=r"'memry'.*'memory'"):
-        backends.fetch("memry")
-    with pytest.raises(ValueError, match="'connection'"):
-        backends.fetch({})
-
-
-def test_books_are_kept_read_and_destroyed() -> None:
-    """What is read is a copy; `lazy` leaves out what is inside."""
-    book, flow, atom = models.LogBook("b"), models.FlowDetail("f"), models.TaskDetail("t")
-    book.add(flow)
-    flow.add(atom)
-    with backends.backend("memory") as backend, backend.get_connection() as connection:
-        connection.save_logbook(book)
-        atom.state = states.SUCCESS
-        assert connection.get_atom_details(atom.uuid).state is None
-        connection.update_atom_details(atom)
-        assert connection.get_atom_details(atom.uuid).state == states.SUCCESS
-        atom.meta["new"] = 1
-        assert len(connection.update_flow_details(flow)) == 1
-        assert [len(found) for found in connection.get_flows_for_book(book.uuid, lazy=True)] == [0]
-        assert [found.uuid for found in connection.get_logbooks()] == [book.uuid]
-        assert len(connection.get_logbook(book.uuid, lazy=True)) == 0
-        connection.destroy_logbook(book.uuid)
-        for read in (
-            lambda: connection.get_logbook(book.uuid),
-            lambda: connection.get_flow_details(flow.uuid),
-            lambda: connection.get_atom_details(atom.uuid),
-            lambda: connection.destroy_logbook(book.uuid),
-        ):
-            with pytest.raises(exceptions.NotFound):
-                read()
-        connection.save_logbook(book)
-        connection.clear_all()
-        assert list(connection.get_logbooks()) == []
