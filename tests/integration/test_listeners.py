@@ -163,24 +163,12 @@ def test_progress_is_shown(load):
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_live_tree_is_drawn_by_another_thread(load):
-    file = io.StringIO()
-    engine = load(failing(), store={"x": 1, "y": 2})
-    console = Console(file=file, force_terminal=True, width=80, color_system=None)
-    with progress.ProgressListener(engine, console, refresh_per_second=100):
-        run(engine)
-    final = file.getvalue().splitlines()[-7:]
-    assert "0 of 3 tasks done, 3 reverted" in final[0]
-    assert any("fail" in line and "this went wrong" in line for line in final)
-    assert final[-1].startswith("f: REVERTED")
-
-
 def _nothing() -> None:
-    """What 10,000 tasks do."""
+    """What 2,500 tasks do."""
 
 
-def test_large_flows_cost_a_few_microseconds_an_event():
-    """10,000 tasks are told of and shown; drawing them does not grow with them."""
+def test_drawing_costs_the_same_in_large_flows():
+    """2,500 tasks are told of and shown; drawing them does not grow with them."""
     drawn = 0
 
     class Counting(io.StringIO):
@@ -192,9 +180,9 @@ def test_large_flows_cost_a_few_microseconds_an_event():
     flow = linear_flow.Flow("f").add(
         *(
             unordered_flow.Flow(f"f{n}").add(
-                *(task.FunctorTask(_nothing, name=f"{n}.{m}") for m in range(100))
+                *(task.FunctorTask(_nothing, name=f"{n}.{m}") for m in range(50))
             )
-            for n in range(100)
+            for n in range(50)
         )
     )
     engine = engines.load(flow)
@@ -204,7 +192,7 @@ def test_large_flows_cost_a_few_microseconds_an_event():
         tally = listener._known()
         assert tally is not None
         elapsed = tally.duration
-    assert tally.counts(0) == {"SUCCESS": 10_000} and not tally.since
+    assert tally.counts(0) == {"SUCCESS": 2_500} and not tally.since
     assert elapsed is not None
     # Not one picture per event: so many a second, the first and the last ones.
     assert drawn <= 4 * elapsed + 8

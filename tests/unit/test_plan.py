@@ -9,7 +9,7 @@ import pytest
 from wbengine import retry, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.runtime.compiler import compile
-from wbengine.runtime.plan import FLOW, FLOW_END, RETRY, TASK, Plan, Provider
+from wbengine.runtime.plan import Plan, Provider
 
 
 class Step(task.Task):
@@ -140,24 +140,6 @@ def test_rebound_names_are_looked_up_by_their_stored_name() -> None:
     flow = linear_flow.Flow("f").add(provider("p", "stored"), rebound)
     plan = compile(flow)
     assert plan.firsts[plan.by_name["o"]]["stored"] == Provider(plan.by_name["p"], 0)
-
-
-def test_shape() -> None:
-    flow = linear_flow.Flow("f", Controller("r")).add(
-        Step("a"), unordered_flow.Flow("u").add(Step("b"), Step("c"))
-    )
-    plan = compile(flow)
-    assert list(plan.names) == ["f", "r", "a", "u", "b", "c", "u[$]", "f[$]"]
-    assert list(plan.kinds) == [FLOW, RETRY, TASK, FLOW, TASK, TASK, FLOW_END, FLOW_END]
-    assert [tuple(s) for s in plan.succ] == [(1,), (2,), (3,), (4, 5), (6,), (6,), (7,), ()]
-    assert [tuple(p) for p in plan.pred] == [(), (0,), (1,), (2,), (3,), (3,), (4, 5), (6,)]
-    assert list(plan.parent) == [-1, 0, 0, 0, 3, 3, 0, -1]
-    assert list(plan.controller) == [-1, -1, 1, 1, 1, 1, 1, -1]
-    assert dict(plan.end) == {0: 7, 3: 6}
-    assert plan.by_name == {"r": 1, "a": 2, "b": 4, "c": 5}
-    assert plan.scope(1) == range(1, 7)
-    assert list(plan.atoms()) == [1, 2, 4, 5]
-    assert len(plan) == 8
 
 
 def test_nothing_can_be_assigned() -> None:

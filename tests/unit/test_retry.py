@@ -145,11 +145,6 @@ def test_the_engines_own_arguments_are_not_required():
     assert retry.Times().revert(history=history(), flow_failures={}) is None
 
 
-def test_a_retry_must_say_what_it_does():
-    with pytest.raises(TypeError, match="abstract"):
-        retry.Retry()
-
-
 def test_values_that_are_none():
     with pytest.raises(TypeError, match="The values of a ForEach retry must be an iterable, not 3"):
         retry.ForEach(3)
@@ -233,8 +228,3 @@ def test_filters_do_not_add_attempts():
 def test_filters_take_exception_classes_and_names(option, odd):
     with pytest.raises(TypeError, match=f"{option} takes exception classes and their full names"):
         retry.Times(2, **{option: odd})
-
-
-def test_a_wrong_backoff_is_refused_when_the_retry_is_made():
-    with pytest.raises(TypeError, match="a Backoff or a number of seconds, not 'fast'"):
-        retry.ForEach([1], backoff="fast")

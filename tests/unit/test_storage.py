@@ -59,23 +59,6 @@ def test_atoms_get_records_once() -> None:
     assert len(store.flow_detail) == 2
 
 
-def test_a_name_cannot_change_its_kind() -> None:
-    """A task must not take over the record of a retry."""
-    store = made()
-    store.ensure_atom(One("a"))
-    with pytest.raises(exceptions.Duplicate, match="'a' is stored as a task"):
-        store.ensure_atom(retry.AlwaysRevert("a"))
-
-
-def test_unknown_names_are_refused_with_the_nearest() -> None:
-    """Also for states and progress."""
-    store = made(One("charge"))
-    with pytest.raises(exceptions.NotFound, match=r"'chrage'.*'charge'"):
-        store.get_atom_state("chrage")
-    with pytest.raises(TypeError, match="not a retry"):
-        store.get_retry_history("charge")
-
-
 def test_states_and_intentions_are_kept() -> None:
     """As they are set."""
     store = made(One("a"))
@@ -177,27 +160,6 @@ def test_fetch_finds_injected_and_provided() -> None:
     assert store.fetch_all(len) == {"hidden": 1, "one": 3, "left": 1}
     with pytest.raises(exceptions.NotFound, match=r"'lft'.*'left'"):
         store.fetch("lft")
-
-
-def test_arguments_of_an_atom() -> None:
-    """Atom transient, atom persistent, flow transient, flow persistent, providers."""
-    store = made(One("a"), Uses("u"))
-
-    def one() -> Any:
-        return store.fetch_mapped_args({"arg": "one"}, "u")["arg"]
-
-    store.save("a", "provided")
-    assert one() == "provided"
-    store.inject({"one": "flow"})
-    assert one() == "flow"
-    store.inject({"one": "flow transient"}, transient=True)
-    assert one() == "flow transient"
-    store.inject_atom_args("u", {"one": "atom"}, transient=False)
-    assert one() == "atom"
-    store.inject_atom_args("u", {"one": "atom transient"})
-    store.inject_atom_args("u", {"other": 1})
-    assert one() == "atom transient"
-    assert store.fetch_mapped_args({"arg": "one"})["arg"] == "flow transient"
 
 
 def test_optional_and_ignored() -> None:

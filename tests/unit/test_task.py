@@ -456,19 +456,6 @@ def test_function_tasks_work_locally_and_take_reserved_names():
     assert values(inner("x"), name=1, provides=2) == (1, 2)
 
 
-@pytest.mark.parametrize("wrong", [3, Nothing, "x"])
-def test_only_functions_become_tasks(wrong):
-    with pytest.raises(TypeError, match="goes above a function"):
-        task.task(wrong)
-
-
-def test_an_unknown_option_is_refused():
-    with pytest.raises(TypeError, match=r"'requries' \(did you mean 'requires'\?\)"):
-        task.task(requries=["a"])
-    with pytest.raises(TypeError, match="revert takes a function"):
-        bare.revert(3)
-
-
 def test_a_wrong_option_is_refused_with_the_first_instance():
     made = task.task(requires=["c"])(lambda a: a)
     with pytest.raises(ValueError, match=r"Extra arguments.*'c'"):
