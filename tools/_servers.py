@@ -17,6 +17,7 @@ SERVERS = {
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
     "browser": ("Chromium", ("chromium",)),
     "strace": ("strace", ("strace",)),
+    "graphviz": ("Graphviz", ("graphviz",)),
 }
 PROGRAMS = {
     "mysql": "mariadbd",
@@ -24,6 +25,7 @@ PROGRAMS = {
     "rabbitmq": "rabbitmq-server",
     "browser": "chromium",
     "strace": "strace",
+    "graphviz": "dot",
 }
 #: Services of the packages are not to start: they are asked for by this name.
 POLICY = "/usr/sbin/policy-rc.d"

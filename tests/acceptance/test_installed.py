@@ -62,7 +62,7 @@ def test_installation_has_no_optional_package(installed: Path) -> None:
     """Otherwise the tests here prove nothing of a plain one; nor is it a checkout."""
     program = """
 import importlib.util, sys, wbengine
-names = "celery jinja2 opentelemetry prometheus_client psycopg pygraphviz pymysql redis starlette"
+names = "celery jinja2 opentelemetry prometheus_client psycopg pymysql redis starlette"
 print([name for name in names.split() if importlib.util.find_spec(name)])
 print(wbengine.__file__.startswith(sys.prefix))
 """
@@ -77,7 +77,7 @@ def test_doctor_has_no_complaint_of_a_plain_installation(installed: Path, tmp_pa
     assert "✘" not in done.stdout
     assert (done.returncode, done.stderr) == (0, "nothing is wrong\n")
     (extras,) = [line for line in done.stdout.splitlines() if "extras:" in line]
-    assert extras.startswith("- extras: optional, and not installed: dashboard, graph, metrics,")
+    assert extras.startswith("- extras: optional, and not installed: dashboard, metrics,")
 
 
 RUN = ("flow", "run", "shop:order", "--store", '{"order_id": 7}')
@@ -88,7 +88,6 @@ WORKER = ("worker", "orders", "--tasks", "orders")
     ("words", "extra"),
     [
         (("dashboard",), "dashboard"),
-        (("graph", "shop:order", "-f", "png", "-o", "order.png"), "graph"),
         ((*RUN, "--engine", "worker-based", "--url", "redis://127.0.0.1:1/0"), "redis"),
         ((*RUN, "--persistence", "postgresql://127.0.0.1:1/flows"), "postgresql"),
         ((*RUN, "--persistence", "mysql://127.0.0.1:1/flows"), "mysql"),

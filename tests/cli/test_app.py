@@ -21,7 +21,7 @@ from wbengine.patterns import linear_flow
 #: What takes long to load, and help does not need.
 HEAVY = (
     "alembic", "asyncio", "automaton", "futurist", "jsonschema", "kombu", "multiprocessing",
-    "networkx", "pygraphviz", "rich", "sqlalchemy", "starlette", "wbengine.engines",
+    "networkx", "rich", "sqlalchemy", "starlette", "wbengine.engines",
     "wbengine.persistence", "wbengine.transports", "wbengine.views",
 )  # fmt: skip
 

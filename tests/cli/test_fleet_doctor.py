@@ -348,6 +348,20 @@ def test_a_plugin_that_cannot_be_loaded(
     assert wrong(wbengine("doctor", "--json")) == []
 
 
+def test_doctor_tells_whether_graphviz_is_installed(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> tuple[bool | None, str]:
+        findings = wbengine("doctor", "--json", "--timeout", "2").json["findings"]
+        (found,) = (each for each in findings if each["check"] == "graphviz")
+        return found["good"], found["text"]
+
+    assert told() == (True, "graphs are drawn by dot")
+    monkeypatch.setenv("PATH", str(home))
+    good, text = told()
+    assert good is None and "apt-get install graphviz" in text
+
+
 def test_an_extra_that_is_missing(wbengine: Command, redis_url: Any, home: Path) -> None:
     """In a process that cannot import the client, as if it were not installed."""
     hidden = home / "hidden"

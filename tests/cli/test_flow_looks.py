@@ -432,6 +432,33 @@ def test_a_png(wbengine: Command, home: Path) -> None:
     assert (home / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_without_graphviz_the_tree_is_shown_and_how_to_install_it(
+    ending: str, wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    told = wbengine("graph", "--flow-id", bad, "-o", f"x.{ending}")
+    assert (told.code, told.out) == (1, "")
+    *tree, error = told.err.splitlines()
+    assert "REVERTED" in tree[0] and any("reserve" in row for row in tree[1:])
+    assert error == (
+        "wbengine graph: error: SVG and PNG need Graphviz, whose program dot is missing: install it"
+        " with `apt-get install graphviz` or `brew install graphviz`"
+    )
+    assert not (home / f"x.{ending}").exists()
+    for form in ("text", "mermaid", "dot", "json"):
+        assert wbengine("graph", "--flow-id", bad, "-f", form).code == 0
+
+
+def test_a_page_of_a_flow_has_its_tree_without_graphviz(
+    wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    page = wbengine("flow", "export", bad, "--html").out
+    assert "install it with `apt-get install graphviz`" in page
+    assert "├── " in page and "wbe-graph\"" not in page
+
+
 def test_json_is_the_form_of_json(wbengine: Command) -> None:
     assert wbengine("graph", ORDER, "--json").json["schema"] == "wbengine/graph/1"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -124,6 +126,17 @@ def test_the_graph_the_timeline_and_the_events(kept: story.Kept, guest: TestClie
     assert timeline.count('class="attempt execute state-SUCCESS"') >= 1
     events = guest.get(f"/flows/{uuid}/events").text
     assert events.count("<li>") >= 7 and "task-3" in events
+
+
+def test_the_graph_is_a_tree_without_graphviz(
+    kept: story.Kept, guest: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    page = guest.get(f"/flows/{kept.uuids['good']}/graph").text
+    told = html.unescape(page)
+    assert "whose program dot is missing: install it with `apt-get install graphviz`" in told
+    assert told.count("── ✔ task-") == 5
+    assert 'class="atom' not in page
 
 
 def test_values_are_hidden_unless_they_are_to_be_shown(kept: story.Kept) -> None:

@@ -86,10 +86,10 @@ def _head(printer: Printer, view: FlowView) -> None:
 
 
 def _tree(printer: Printer, view: FlowView) -> None:
-    from wbengine.cli import pictures
+    from wbengine.drawing import tree
 
     printer.line("")
-    printer.rich(pictures.tree(view, printer.console))
+    printer.rich(tree.flow_tree(view, printer.console))
 
 
 def _timeline(printer: Printer, view: FlowView) -> None:

@@ -131,23 +131,23 @@ class _Screen:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        from wbengine.cli import pictures
+        from wbengine.drawing import tree
 
         self._live.stop()
         if self._view is not None:
-            self._console.print(pictures.tree(self._view, self._console, _MOST))
+            self._console.print(tree.flow_tree(self._view, self._console, _MOST))
 
     def show(self, events: list[Event], view: FlowView, cursor: str | None) -> None:
         self._view = view
         self._live.refresh()
 
     def _draw(self) -> Any:
-        from wbengine.cli import pictures
+        from wbengine.drawing import tree
 
         if self._view is None:
             return ""
         rows = self._console.size.height - _MARGIN
-        return pictures.tree(self._view, self._console, rows)
+        return tree.flow_tree(self._view, self._console, rows)
 
 
 def line_of(event: Event) -> str:

@@ -13,7 +13,7 @@ from wbengine import _streams, exceptions
 from wbengine._terminal import visible
 from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
-from wbengine.cli.output import write
+from wbengine.cli.output import say, write
 
 if TYPE_CHECKING:
     from wbengine.types.outline import Outline
@@ -29,7 +29,7 @@ _FORMATS: Final = ("text", "mermaid", "dot", "svg", "png", "json")
     "graph",
     help="""Draw a flow: one that is made here, or one of the store, with its states.
 
-    text, mermaid, dot and json need no other package; png takes `pip install 'wbengine[graph]'`.
+    svg and png need Graphviz (its program dot); without it the tree is shown.
 
     \b
     wbengine graph shop:order
@@ -66,12 +66,18 @@ def command(
     else:
         outline, view = _made(context, str(factory)), None
     view = view if states else None
-    if form == "png":
-        _write(context, drawing.png(outline, view, direction=direction), output)
-    else:
+    try:
+        if form == "png":
+            _write(context, drawing.png(outline, view, direction=direction), output)
+            return
         text = drawing.draw(outline, view, format=form, direction=direction)
-        shown = visible(text.rstrip(), lines=True) if form == "text" else text.rstrip()
-        _write(context, f"{shown}\n".encode(), output)
+    except drawing.DrawingFailed:
+        if not context.printer.as_json:
+            for row in drawing.draw(outline, view).splitlines():
+                say(row)
+        raise
+    shown = visible(text.rstrip(), lines=True) if form == "text" else text.rstrip()
+    _write(context, f"{shown}\n".encode(), output)
 
 
 def _form_of(output: str | None) -> str:

@@ -20,8 +20,6 @@ from wbengine.views import glimpse, timeline
 
 __all__ = ["FlowPages"]
 
-#: Atoms that a graph shows one by one.
-DRAWN: Final = 2000
 #: What shows more atoms is read again more rarely: states are patched into it anyway.
 LARGE: Final = 400
 #: Events on a page.
@@ -80,16 +78,13 @@ class FlowPages:
     def graph(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
             under = refusing.whole(request, "under")
-            picture = drawing.draw(
+            picture = drawing.html(
                 view.outline,
                 view,
-                format="svg",
                 root=under,
-                most=DRAWN,
-                standalone=False,
                 link=lambda atom: self._atom_page(request, view, atom.uuid),
             )
-            return {"svg": picture, "under": under}
+            return {"picture": picture, "under": under}
 
         return self._page(request, "graph", words)
 

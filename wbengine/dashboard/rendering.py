@@ -13,7 +13,7 @@ from typing import Any, Final
 import jinja2
 
 from wbengine import states
-from wbengine.drawing import marks
+from wbengine.drawing import styles
 from wbengine.views import words
 
 __all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segments"]
@@ -97,7 +97,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        ago=_ago, clock=words.clock, icon=marks.icon, iso=words.iso, seconds=words.seconds,
+        ago=_ago, clock=words.clock, icon=styles.icon, iso=words.iso, seconds=words.seconds,
         segments=segments, ordered=ordered, short=_short, count=words.count,
     )  # fmt: skip
     made.globals.update(htmx_config=_HTMX)

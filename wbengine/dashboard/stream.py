@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from wbengine import exceptions, states
 from wbengine.dashboard import listings, refusing
 from wbengine.dashboard.desk import Desk
-from wbengine.drawing import marks
+from wbengine.drawing import styles
 from wbengine.views import fleet, watching
 
 __all__ = ["Streams", "digest", "doing"]
@@ -220,7 +220,7 @@ def _atom(event: watching.Event) -> dict[str, Any]:
         "uuid": event.uuid,
         "name": event.name,
         "state": event.state,
-        "icon": marks.icon(event.state),
+        "icon": styles.icon(event.state),
         "executions": event.executions,
         "worker": event.worker,
         "progress": event.progress,

@@ -35,6 +35,7 @@ def examine(place: Place, least: int = 0, began: float | None = None) -> Iterato
     # First: packages that several threads import at once may wait for each other.
     yield from packages.python()
     yield from packages.extras(place)
+    yield from packages.pictures()
     yield from packages.plugins()
     broker = Line("broker", lambda here: _broker(place, here), until)
     ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)

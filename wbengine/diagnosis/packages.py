@@ -10,15 +10,15 @@ from typing import Final
 
 from wbengine import _plugins
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line, note
+from wbengine.drawing import graphviz
 
-__all__ = ["extras", "plugins", "python"]
+__all__ = ["extras", "pictures", "plugins", "python"]
 
 #: What each extra brings along that is imported.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("redis",),
     "mysql": ("pymysql",),
     "postgresql": ("psycopg",),
-    "graph": ("pygraphviz",),
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry.trace",),
     "dashboard": ("starlette", "uvicorn", "jinja2", "sse_starlette"),
@@ -29,7 +29,7 @@ _OF_KIND: Final[Mapping[str, str]] = {
     "postgresql": "postgresql", "postgres": "postgresql", "pgsql": "postgresql",
 }  # fmt: skip
 #: Those without which everything else works.
-_COMFORTS: Final = ("dashboard", "graph", "metrics", "otel")
+_COMFORTS: Final = ("dashboard", "metrics", "otel")
 
 
 def python() -> Iterator[Finding]:
@@ -68,6 +68,16 @@ def extras(place: Place) -> Iterator[Finding]:
         yield note("extras", f"optional, and not installed: {told} (to have them: {how})")
     else:
         yield good("extras", f"what is optional is installed: {', '.join(_COMFORTS)}")
+
+
+def pictures() -> Iterator[Finding]:
+    """Whether there is a program that draws graphs."""
+    if graphviz.available():
+        yield good("graphviz", "graphs are drawn by dot")
+    else:
+        yield note(
+            "graphviz", f"dot is not on the PATH, so no graphs as SVG and PNG: {graphviz.INSTALL}"
+        )
 
 
 def _missing(extra: str) -> str:

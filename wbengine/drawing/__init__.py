@@ -6,56 +6,33 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any, Final
 
 from wbengine import _names
 from wbengine._terminal import escaped_json
-from wbengine.drawing import (
-    dot,
-    graphviz,
-    layered,
-    mermaid,
-    text,
-)
-from wbengine.drawing import (
-    layout as layouts,
-)
-from wbengine.drawing import (
-    scene as scenes,
-)
-from wbengine.drawing import (
-    svg as svg_module,
-)
+from wbengine.drawing import graphviz, labels, mermaid, tree
+from wbengine.drawing import scene as scenes
 from wbengine.drawing.chart import render as chart
-from wbengine.drawing.graphviz import DrawingFailed
-from wbengine.drawing.scene import MOST
-from wbengine.drawing.stylesheet import STYLESHEET
-from wbengine.drawing.svg import Link
-from wbengine.drawing.thinning import thin
+from wbengine.drawing.graphviz import DrawingFailed, Link
+from wbengine.drawing.scene import MAX_ATOMS
+from wbengine.drawing.styles import STYLESHEET
 from wbengine.types import outline as outlines
 from wbengine.views.flow import FlowView
 
 __all__ = [
     "DIRECTIONS",
     "FORMATS",
-    "LAYOUTS",
-    "MOST",
+    "MAX_ATOMS",
     "STYLESHEET",
     "DrawingFailed",
     "chart",
     "draw",
+    "html",
     "png",
 ]
 
-LOG: Final = logging.getLogger(__name__)
-
-#: Seconds that Graphviz has where the picture can be drawn without it: somebody waits for it.
-PATIENCE: Final = 4.0
-
 FORMATS: Final = ("text", "mermaid", "dot", "json", "svg", "png")
 DIRECTIONS: Final = ("auto", "LR", "TB")
-LAYOUTS: Final = ("auto", "graphviz", "layered")
 SCHEMA: Final = "wbengine/graph/1"
 
 
@@ -66,10 +43,10 @@ def draw(
     format: str = "text",
     direction: str = "auto",
     root: int = 0,
-    most: int = MOST,
+    max_atoms: int = MAX_ATOMS,
     standalone: bool = True,
-    layout: str = "auto",
     link: Link | None = None,
+    most: int | None = None,
 ) -> str:
     """A picture of a flow, as text.
 
@@ -77,34 +54,33 @@ def draw(
     :param format: 'text', 'mermaid', 'dot', 'json' or 'svg'; for PNG see `png`.
     :param direction: 'LR' (from left to right), 'TB' (from the top down), or what fits ('auto').
     :param root: the flow to be drawn, by its position in the outline.
-    :param most: of more atoms, parts are collapsed, with counts in place of what is in them.
+    :param max_atoms: of more atoms, parts are collapsed, with counts in place of what is in them.
     :param standalone: an SVG has its own style sheet; else `STYLESHEET` is to be served beside it.
-    :param layout: of an SVG: 'graphviz', 'layered' (our own), or ('auto') the latter where it is as
-        good, or the former is not installed or does not work.
     :param link: of an SVG: where an atom leads to.
-    :raises ValueError: there is no such format, direction, layout or root.
-    :raises DrawingFailed: with layout='graphviz': it is not installed, crashed, or took too long.
+    :param most: the older name of `max_atoms`.
+    :raises ValueError: there is no such format, direction or root.
+    :raises DrawingFailed: of an SVG: Graphviz is not installed, crashed, or took too long.
     """
     _check("format", format, FORMATS)
     _check("direction", direction, DIRECTIONS)
-    _check("layout", layout, LAYOUTS)
+    max_atoms = max_atoms if most is None else most
     if not 0 <= root < len(outline.nodes):
         raise ValueError(f"root={root!r}: the outline has nodes 0 to {len(outline.nodes) - 1}")
     if format == "png":
         raise ValueError("A PNG is no text: see wbengine.drawing.png")
     if format == "text":
-        return text.render(outline, view, root=root, most=most)
-    scene = scenes.make(outline, view, root=root, most=most)
+        return tree.text(outline, view, root=root, max_atoms=max_atoms)
+    scene = scenes.make(outline, view, root=root, max_atoms=max_atoms)
     if format == "json":
         return escaped_json(json.dumps(_told(scene, view), ensure_ascii=False, indent=2)) + "\n"
-    thin(scene)
-    direction = layered.direction_of(scene, direction)
+    scene.thin()
+    direction = scene.direction() if direction == "auto" else direction
+    states = view is not None
     if format == "mermaid":
-        return mermaid.render(scene, direction, states=view is not None)
+        return mermaid.render(scene, direction, states=states)
     if format == "dot":
-        return dot.render(scene, direction, states=view is not None)
-    found = _arranged(scene, direction, layout)
-    return svg_module.render(scene, found, standalone=standalone, link=link)
+        return graphviz.dot(scene, direction, states=states)
+    return graphviz.svg(scene, direction, states=states, standalone=standalone, link=link)
 
 
 def png(
@@ -113,34 +89,33 @@ def png(
     *,
     direction: str = "auto",
     root: int = 0,
-    most: int = MOST,
+    max_atoms: int = MAX_ATOMS,
+    most: int | None = None,
 ) -> bytes:
-    """A picture of a flow as a PNG file, made by Graphviz.
+    """A picture of a flow as a PNG file; the arguments are those of `draw`.
 
+    :raises ValueError: there is no such direction or root.
     :raises DrawingFailed: Graphviz is not installed, crashed, or took too long.
     """
+    max_atoms = max_atoms if most is None else most
     return graphviz.run(
-        draw(outline, view, format="dot", direction=direction, root=root, most=most), "png"
+        draw(outline, view, format="dot", direction=direction, root=root, max_atoms=max_atoms),
+        "png",
+        "-Gbgcolor=white",
     )
 
 
-def _arranged(scene: scenes.Scene, direction: str, layout: str) -> layouts.Layout:
-    def find() -> layouts.Layout:
-        if layout == "layered" or not scene.frames:
-            return layered.arrange(scene, direction)
-        if layout == "auto" and (not graphviz.available() or layered.suits(scene)):
-            return layered.arrange(scene, direction)
-        try:
-            limit = PATIENCE if layout == "auto" else graphviz.LIMIT
-            return graphviz.arrange(scene, direction, limit)
-        except DrawingFailed as error:
-            if layout == "graphviz":
-                raise
-            # Kept as what was found: Graphviz would not do better the next time.
-            LOG.warning("%s: the graph is drawn without it", error)
-            return layered.arrange(scene, direction)
-
-    return layouts.cached(layouts.key_of(scene, direction, layout), find)
+def html(
+    outline: outlines.Outline, view: FlowView, *, root: int = 0, link: Link | None = None
+) -> str:
+    """A picture for a page that has `STYLESHEET`: an SVG; where Graphviz cannot make it, the reason
+    in one sentence, and the tree.
+    """
+    try:
+        return draw(outline, view, format="svg", root=root, standalone=False, link=link)
+    except DrawingFailed as error:
+        shown = labels.escaped(draw(outline, view, root=root))
+        return f'<p class="dim">{labels.escaped(str(error))}.</p>\n<pre class="tree">{shown}</pre>'
 
 
 def _told(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:

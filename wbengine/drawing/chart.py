@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from wbengine.drawing import captions, marks
-from wbengine.drawing.escaping import text as escaped
+from wbengine.drawing import labels, styles
+from wbengine.drawing.labels import escaped
 from wbengine.views import words
 from wbengine.views.timeline import Bar, Lane, Timeline
 
@@ -95,7 +95,7 @@ def _head(lane: Lane, y: float, height: float, seconds: float) -> Iterator[str]:
         f'<rect class="lane" x="{_LEFT}" y="{y - 2:.1f}" width="{_WIDTH - _LEFT:.1f}"'
         f' height="{height:.1f}" rx="5"/>'
     )
-    name, low = escaped(captions.shortened(_name(lane), 21)), middle + 4
+    name, low = escaped(labels.shortened(_name(lane), 21)), middle + 4
     if height > 2 * _ROW:
         low = middle - 3
         many = words.count(len(lane.bars), "attempt")
@@ -136,7 +136,7 @@ def _bar(
     x = _LEFT + (first.started - begin) * scale
     width = max(1.0, (last.ended - first.started) * scale)
     told = "\n".join(_tell(first, begin)) if len(bars) == 1 else _many(bars)
-    state = first.state if first.state in marks.MARKS else "PENDING"
+    state = first.state if first.state in styles.STATES else "PENDING"
     shown = (
         f'<g class="attempt {first.action if first.action == "revert" else "execute"}'
         f' state-{state}"><title>{escaped(told)}</title>'
@@ -144,7 +144,7 @@ def _bar(
     )
     room = int((width - 8) / _LETTER)
     if len(bars) == 1 and room > 3:
-        name = escaped(captions.shortened(first.name, room))
+        name = escaped(labels.shortened(first.name, room))
         shown += f'<text class="on" x="{x + 5:.1f}" y="{y + 13:.1f}">{name}</text>'
     shown += "</g>"
     if link is None or len(bars) > 1:
@@ -155,14 +155,14 @@ def _bar(
 def _tell(bar: Bar, begin: float) -> Iterator[str]:
     yield bar.name
     verb = "reverted" if bar.action == "revert" else "executed"
-    yield f"attempt {words.nth(bar)}, {verb}: {marks.word(bar.state)}"
+    yield f"attempt {words.nth(bar)}, {verb}: {styles.word(bar.state)}"
     yield f"{words.seconds(bar.seconds)}, from {words.seconds(bar.started - begin)} on"
     if bar.error:
         yield bar.error
 
 
 def _many(bars: Sequence[Bar]) -> str:
-    names = ", ".join(captions.shortened(bar.name, 40) for bar in bars[:5])
+    names = ", ".join(labels.shortened(bar.name, 40) for bar in bars[:5])
     return f"{words.count(len(bars), 'attempt')}: {names}{', …' if len(bars) > 5 else ''}"
 
 

@@ -1,34 +1,47 @@
-"""Layouts, and PNG files, by Graphviz; in a child that may neither crash nor hold us."""
+"""Graphviz: its program `dot` finds a place for everything in a picture, and makes SVG and PNG."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import pathlib
+import math
+import re
+import shutil
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+from xml.etree import ElementTree as ET
 
 from wbengine import exceptions
-from wbengine.drawing.layout import BOX_HEIGHT, BOX_WIDTH, HEADER, Layout, Place, Point
-from wbengine.drawing.scene import Box, Scene
+from wbengine.drawing import labels, styles
+from wbengine.drawing.scene import Box, Frame, Scene
+from wbengine.types import outline as outlines
+from wbengine.views.atoms import AtomView
 
-__all__ = ["DrawingFailed", "LIMIT", "arrange", "available", "ends", "run"]
+__all__ = ["INSTALL", "DrawingFailed", "Link", "available", "dot", "run", "svg"]
 
 #: Seconds that Graphviz has for one picture.
-LIMIT: Final = 20.0
-
-_CHILD: Final = pathlib.Path(__file__).with_name("_graphviz_child.py")
-_MISSING: Final = 3
-_INCH: Final = 72.0
+LIMIT: Final = 10.0
 #: Pictures of more boxes are laid out with less care.
 _MANY: Final = 400
-_HINT: Final = "install it with: pip install 'wbengine[graph]'"
+_LESS_CARE: Final = ("-Gmclimit=0.1", "-Gnslimit=0.1", "-Gnslimit1=0.5", "-Gsplines=line")
+_KEPT: Final = 64
+INSTALL: Final = "install it with `apt-get install graphviz` or `brew install graphviz`"
+
+#: The address that an atom leads to when it is clicked on.
+Link = Callable[[AtomView], str]
+
+_SVG: Final = "http://www.w3.org/2000/svg"
+_SHAPES: Final = {outlines.RETRY: "ellipse", outlines.MAP: "box3d", outlines.FLOW: "folder"}
+_NUMBER: Final = re.compile(r"-?[\d.]+")
+#: Letters of a name that fit into a box of the SVG, and into the corner of a frame.
+_NAME: Final = 24
+_FRAME_NAME: Final = 28
 
 #: So many at a time: each takes a processor.
 _places: Final = threading.BoundedSemaphore(2)
+_lock: Final = threading.Lock()
+_layouts: Final[OrderedDict[str, bytes | DrawingFailed]] = OrderedDict()
 
 
 class DrawingFailed(exceptions.WbengineException):
@@ -36,31 +49,36 @@ class DrawingFailed(exceptions.WbengineException):
 
 
 def available() -> bool:
-    """Whether pygraphviz is installed."""
-    return importlib.util.find_spec("pygraphviz") is not None
+    """Whether Graphviz is installed."""
+    return shutil.which("dot") is not None
 
 
-def run(dot: str, format: str, limit: float = LIMIT) -> bytes:
-    """What Graphviz makes of a graph.
+def _program() -> str:
+    found = shutil.which("dot")
+    if found is None:
+        raise DrawingFailed(f"SVG and PNG need Graphviz, whose program dot is missing: {INSTALL}")
+    return found
 
-    :raises DrawingFailed: it is missing, crashed, took more than `limit` seconds, or refused.
+
+def run(text: str, format: str, *options: str) -> bytes:
+    """The picture of a graph, which is given in the language of Graphviz.
+
+    :raises DrawingFailed: Graphviz is missing, crashed, took too long, or refused.
     """
-    command = [sys.executable, "-I", str(_CHILD), format]
+    program = _program()
     with _places:
         try:
-            # Its own folder, no file of ours: it is given all it needs.
             done = subprocess.run(
-                command, input=dot.encode(), capture_output=True, timeout=limit, check=False
+                [program, f"-T{format}", *options],
+                input=text.encode(),
+                capture_output=True,
+                timeout=LIMIT,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            raise DrawingFailed(
-                f"Graphviz did not finish in {limit:g} s and was ended; layout='layered' does"
-                " without it"
-            ) from None
+            raise DrawingFailed(f"Graphviz did not finish in {LIMIT:g} s and was ended") from None
         except OSError as error:
             raise DrawingFailed(f"Graphviz could not be started: {error}", error) from error
-    if done.returncode == _MISSING:
-        raise DrawingFailed(f"Graphviz is needed for this; {_HINT}")
     if done.returncode < 0:
         raise DrawingFailed(f"Graphviz crashed (signal {-done.returncode})")
     if done.returncode:
@@ -69,97 +87,229 @@ def run(dot: str, format: str, limit: float = LIMIT) -> bytes:
     return done.stdout
 
 
-def arrange(scene: Scene, direction: str, limit: float = LIMIT) -> Layout:
-    """Find places for everything in `scene`.
-
-    Graphviz is told numbers only, and nothing that anybody named.
-
-    :raises DrawingFailed: see `run`.
-    """
-    told = run("\n".join(_dot(scene, direction)), "json0", limit)
-    try:
-        return _read(scene, json.loads(told))
-    except (ValueError, LookupError, TypeError) as error:
-        raise DrawingFailed(f"Graphviz answered something else: {error}", error) from error
+# -- the language of Graphviz ---------------------------------------------------------------------
 
 
-def _dot(scene: Scene, direction: str) -> Iterator[str]:
-    yield "digraph g {"
-    yield f'rankdir={direction}; compound=true; nodesep="0.2"; ranksep="0.45"; margin="0.12,0.12";'
-    if len(scene.boxes) > _MANY:
-        yield 'mclimit="0.1"; nslimit="0.1"; nslimit1="0.5"; splines="line";'
-    yield f'node [shape=box, label="", fixedsize=true, width="{BOX_WIDTH / _INCH:.3f}",'
-    yield f'height="{BOX_HEIGHT / _INCH:.3f}"]; edge [arrowhead=none];'
-    for _, item in scene.walk():
+def dot(scene: Scene, direction: str, *, states: bool) -> str:
+    """The scene as a digraph with all names; with `states`, coloured by them."""
+
+    def box(box: Box) -> str:
+        label = labels.shortened(box.name, 60)
+        line = labels.line(box) if states or box.collapsed else ""
+        said = [f"shape={_SHAPES[box.kind]}"] if box.kind in _SHAPES else []
+        if states:
+            style = styles.style_of(box.state)
+            label = f"{style.icon} {label}"
+            said += [f'fillcolor="{style.fill}"', f'color="{style.colour}"']
+        return ", ".join([f"label={_quoted(label + (line and chr(10) + line))}", *said])
+
+    def frame(frame: Frame) -> str:
+        return _quoted((f"{styles.icon(frame.state)} " if states else "") + frame.name)
+
+    return _digraph(scene, direction, box, frame)
+
+
+def _digraph(
+    scene: Scene, direction: str, box: Callable[[Box], str], frame: Callable[[Frame], str]
+) -> str:
+    lines = [
+        "digraph {",
+        f"  graph [rankdir={direction}, compound=true, nodesep=0.2, ranksep=0.45, labeljust=l,",
+        '    fontname="Helvetica", fontsize=11, style=rounded, color="#c3c9d1",',
+        '    bgcolor="transparent"];',
+        '  node [shape=box, style="rounded,filled", fillcolor="#f4f5f7", color="#6b7480",',
+        '    fontname="Helvetica", fontsize=11, margin="0.15,0.06"];',
+        '  edge [color="#8a94a1", arrowsize=0.7];',
+    ]
+    for depth, item in scene.walk():
+        margin = "  " * (min(depth, 40) + 1)
         if item is None:
-            yield "}"
+            lines.append(f"{margin}}}")
         elif isinstance(item, Box):
-            yield f"n{item.node};"
+            lines.append(f"{margin}n{item.node} [{box(item)}];")
         else:
-            # A label of its own keeps the place free where the name goes.
-            size = HEADER - 10
-            yield f'subgraph cluster_{item.node} {{ margin="12"; label="x"; fontsize="{size:g}";'
-    first, last = ends(scene)
-    for number, (source, target) in enumerate(scene.arrows):
-        said = [f'id="{number}"']
-        if source in scene.frames or target in scene.frames:
-            said.append("minlen=2")  # borders take of the way
-        if source in scene.frames:
-            said.append(f"ltail=cluster_{source}")
-        if target in scene.frames:
-            said.append(f"lhead=cluster_{target}")
-        yield f"n{last.get(source, source)} -> n{first.get(target, target)} [{','.join(said)}];"
-    yield "}"
-
-
-def ends(scene: Scene) -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """Frame -> a box at its beginning, and one at its end, that stand for it."""
-    before: dict[int, list[int]] = {}
+            lines.append(f"{margin}subgraph cluster_{item.node} {{ label={frame(item)};")
+    first, last = _ends(scene)
+    retries = {each.retry for each in scene.frames.values()}
     for source, target in scene.arrows:
-        before.setdefault(target, []).append(source)
+        said = [f"ltail=cluster_{source}"] if source in scene.frames else []
+        said += [f"lhead=cluster_{target}"] if target in scene.frames else []
+        said += ['class="retries"'] if source in retries else []
+        told = f" [{', '.join(said)}]" if said else ""
+        lines.append(f"  n{last.get(source, source)} -> n{first.get(target, target)}{told};")
+    lines += [f"  n{a} -> n{b} [style=invis];" for a, b in _folds(scene)]
+    return "\n".join([*lines, "}\n"])
+
+
+def _ends(scene: Scene) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """Frame -> a box at its beginning, and one at its end, that stand for it."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    depth: dict[int, int] = {}
+    levels = scene.levels()
     for node in sorted(scene.frames, reverse=True):
-        frame = scene.frames[node]
-        for member in frame.members:
-            own = max((depth.get(other, 0) for other in before.get(member, ())), default=0)
-            depth[member] = own + 1
-        starts = [member for member in frame.members if not before.get(member)] or frame.members
-        start = starts[len(starts) // 2]
-        deepest = max(depth[member] for member in frame.members)
-        ends = [member for member in frame.members if depth[member] == deepest]
-        end = ends[len(ends) // 2]
+        members = scene.frames[node].members
+        deepest = max(levels[member] for member in members)
+        starts = [member for member in members if not levels[member]]
+        ends = [member for member in members if levels[member] == deepest]
+        start, end = starts[len(starts) // 2], ends[len(ends) // 2]
         first[node], last[node] = first.get(start, start), last.get(end, end)
     return first, last
 
 
-def _read(scene: Scene, told: Mapping[str, Any]) -> Layout:
-    left, low, right, high = map(float, told["bb"].split(","))
+def _folds(scene: Scene) -> Iterator[tuple[int, int]]:
+    """Pairs of boxes that are put one after the other, so that a long row becomes a square."""
+    busy = {node for arrow in scene.arrows for node in arrow}
+    for frame in scene.frames.values():
+        loose = [each for each in frame.members if each in scene.boxes and each not in busy]
+        if len(loose) > 8:
+            length = max(4, round(math.sqrt(len(loose)) * 0.6))
+            yield from zip(loose, loose[length:], strict=False)
 
-    def point(text: str) -> Point:
-        x, y = text.split(",")
-        return round(float(x) - left, 1), round(high - float(y), 1)
 
-    boxes: dict[int, Place] = {}
-    frames: dict[int, Place] = {}
-    for each in told.get("objects", ()):
-        name: str = each["name"]
-        if name.startswith("cluster_"):
-            x1, y1, x2, y2 = map(float, each["bb"].split(","))
-            frames[int(name[8:])] = Place(
-                round(x1 - left, 1), round(high - y2, 1), round(x2 - x1, 1), round(y2 - y1, 1)
-            )
-        elif name.startswith("n"):
-            x, y = point(each["pos"])
-            boxes[int(name[1:])] = Place(
-                x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2, BOX_WIDTH, BOX_HEIGHT
-            )
-    ways = {}
-    for each in told.get("edges", ()):
-        ways[scene.arrows[int(each["id"])]] = tuple(
-            point(text) for text in each["pos"].split() if text[0] not in "es"
-        )
-    if set(boxes) != set(scene.boxes) or set(frames) != set(scene.frames):
-        raise ValueError("something was left out")
-    return Layout(right - left, high - low, boxes, frames, ways)
+def _quoted(text: str) -> str:
+    """A string of DOT: no escape of a label in it, no entity, nothing that ends it."""
+    shown = "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)
+    for mark, escaped in (("\\", "\\\\"), ('"', '\\"'), ("&", "&amp;"), ("\n", "\\n")):
+        shown = shown.replace(mark, escaped)
+    return f'"{shown}"'
+
+
+# -- SVG ------------------------------------------------------------------------------------------
+
+
+def svg(
+    scene: Scene,
+    direction: str,
+    *,
+    states: bool,
+    standalone: bool = True,
+    link: Link | None = None,
+) -> str:
+    """The picture as text; `standalone` has its own style sheet.
+
+    Graphviz is told numbers only, so that its answer serves all flows of the same structure.  What
+    the boxes are named, and how they are, is filled in here: by classes, without inline styles.
+
+    :raises DrawingFailed: see `run`.
+    """
+
+    def box(box: Box) -> str:
+        shape = f"shape={_SHAPES[box.kind]}, " if box.kind in _SHAPES else ""
+        label = r"x\nx" if states or box.collapsed else "x"
+        return f'{shape}label="{label}", fixedsize=true, width=2.7, height=0.62, fontsize=13'
+
+    root = ET.fromstring(_arranged(_digraph(scene, direction, box, lambda frame: '"x"'), scene))
+    width, height = (root.get("viewBox") or "0 0 0 0").split()[2:]
+    name = f"Graph of flow {scene.name}"
+    root.attrib.update({"class": "wbe-graph", "role": "group", "aria-label": _clean(name)})
+    root.attrib.update(width=f"{float(width):.0f}", height=f"{float(height):.0f}")
+    for group in [*root.iter(f"{{{_SVG}}}g")]:
+        group.attrib.pop("id", None)
+        title = group.find(f"{{{_SVG}}}title")
+        if title is None or title.text is None:
+            continue
+        kind, node = (group.get("class") or "").partition(" ")[0], title.text.rpartition("_")[2]
+        if kind == "node":
+            _fill_box(group, title, scene.boxes[int(node[1:])], link)
+        elif kind == "cluster":
+            _fill_frame(group, title, scene.frames[int(node)])
+        else:
+            group.remove(title)
+            if kind == "edge":
+                group.set("aria-hidden", "true")
+    title = ET.Element(f"{{{_SVG}}}title")
+    title.text = _clean(name)
+    root.insert(0, title)
+    if standalone:
+        style = ET.Element(f"{{{_SVG}}}style")
+        style.text = styles.STYLESHEET
+        root.insert(1, style)
+    ET.register_namespace("", _SVG)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _arranged(text: str, scene: Scene) -> bytes:
+    """The SVG of a graph without names; it is found once for a structure, or fails once."""
+    _program()  # without it nothing is drawn, not even what was drawn before
+    with _lock:
+        found = _layouts.get(text)
+        if found is not None:
+            _layouts.move_to_end(text)
+    if found is None:
+        try:
+            found = run(text, "svg", *(_LESS_CARE if len(scene.boxes) > _MANY else ()))
+        except DrawingFailed as error:
+            found = error
+        with _lock:
+            _layouts[text] = found
+            while len(_layouts) > _KEPT:
+                _layouts.popitem(last=False)
+    if isinstance(found, DrawingFailed):
+        raise found
+    return found
+
+
+def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None) -> None:
+    atom, line = box.atom, labels.line(box)
+    uuid = None if atom is None else atom.uuid
+    title.text = _clean("\n".join(labels.tell(box)))
+    _shape(group)
+    texts = group.findall(f"{{{_SVG}}}text")
+    for text, told in zip(texts, ("name", "state"), strict=False):
+        text.attrib.pop("font-family", None)
+        text.attrib.pop("font-size", None)
+        text.set("class", told)
+    icon = ET.SubElement(texts[0], f"{{{_SVG}}}tspan", {"class": "icon"})
+    texts[0].text, icon.text = None, styles.icon(box.state)
+    icon.tail = " " + _clean(labels.shortened(box.name, _NAME))
+    if len(texts) > 1:
+        texts[1].text = _clean(labels.shortened(line, _NAME + 8))
+    kind = box.kind + (" collapsed" if box.collapsed else "")
+    label = _clean(f"{box.name}, {line or styles.word(box.state)}")
+    group.attrib.update({"class": f"atom kind-{kind} {_class_of(box.state)}", "aria-label": label})
+    group.attrib["data-node"] = str(box.node)
+    if uuid:
+        group.attrib["data-uuid"] = _clean(uuid)
+    if link is None or atom is None or not uuid:
+        group.attrib.update(tabindex="0", role="img")
+        return
+    # A link around the group: what is in it moves into a group of its own.
+    inner = ET.Element(group.tag, dict(group.attrib))
+    inner.extend(list(group))
+    href, tail = _clean(link(atom)), group.tail
+    group.clear()
+    group.tag, group.tail = f"{{{_SVG}}}a", tail
+    group.attrib.update({"href": href, "aria-label": label})
+    group.append(inner)
+
+
+def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame) -> None:
+    title.text = _clean("\n".join(labels.tell(frame)))
+    shape, text = _shape(group), group.find(f"{{{_SVG}}}text")
+    if text is not None:
+        text.attrib.pop("font-family", None)
+        left = min(float(each) for each in _NUMBER.findall(shape.get("d") or "0")[::2])
+        text.set("x", f"{left + 10:.1f}")
+        icon = ET.SubElement(text, f"{{{_SVG}}}tspan", {"class": "icon"})
+        text.text, icon.text = None, styles.icon(frame.state)
+        icon.tail = " " + _clean(labels.shortened(frame.name, _FRAME_NAME))
+    group.attrib["class"] = f"flow {_class_of(frame.state)}"
+    group.attrib["data-node"] = str(frame.node)
+
+
+def _shape(group: ET.Element) -> ET.Element:
+    """Mark what is the border of a box or a frame, and leave its colours to the style sheet."""
+    found = [each for each in group if each.tag.rpartition("}")[2] not in ("title", "text")]
+    for each in found:
+        each.set("class", "shape")
+    return found[0]
+
+
+def _class_of(state: str) -> str:
+    """States are words, whatever somebody wrote into a store."""
+    return f"state-{state if state in styles.STATES else 'PENDING'}"
+
+
+def _clean(text: str) -> str:
+    """`text` without anything that XML does not allow."""
+    return "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)

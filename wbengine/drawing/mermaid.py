@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wbengine.drawing import captions, marks, nesting
-from wbengine.drawing.scene import Box, Frame, Scene
+from wbengine.drawing import labels, styles
+from wbengine.drawing.scene import Box, Scene
 from wbengine.types import outline as outlines
 
 __all__ = ["render"]
@@ -21,31 +21,35 @@ def render(scene: Scene, direction: str, *, states: bool) -> str:
 def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
     yield f"flowchart {direction}"
 
-    def opened(frame: Frame) -> str:
-        icon = f"{marks.icon(frame.state)} " if states else ""
-        return f'subgraph n{frame.node}["{icon}{_text(frame.name)}"]'
-
-    yield from nesting.lines(scene, lambda box: _box(box, states), opened, "end")
+    for depth, item in scene.walk():
+        margin = "  " * (depth + 1)
+        if item is None:
+            yield f"{margin}end"
+        elif isinstance(item, Box):
+            yield margin + _box(item, states)
+        else:
+            icon = f"{styles.icon(item.state)} " if states else ""
+            yield f'{margin}subgraph n{item.node}["{icon}{_text(item.name)}"]'
     for source, target in scene.arrows:
         yield f"  n{source} --> n{target}"
     if states:
         used = {box.state for box in scene.boxes.values()}
-        for state, mark in marks.MARKS.items():
+        for state, style in styles.STATES.items():
             if state in used:
-                yield (f"  classDef {state} fill:{mark.fill},stroke:{mark.colour},color:#1d2127")
+                yield (f"  classDef {state} fill:{style.fill},stroke:{style.colour},color:#1d2127")
 
 
 def _box(box: Box, states: bool) -> str:
     first, last = _SHAPES.get(box.kind, ("[", "]"))
-    name = _text(captions.shortened(box.name, 60))
+    name = _text(labels.shortened(box.name, 60))
     if box.collapsed:
         first, last = "[[", "]]"
-        name += f"<br>{_text(captions.line(box))}"
+        name += f"<br>{_text(labels.line(box))}"
     if not states:
         return f'n{box.node}{first}"{name}"{last}'
-    line = "" if box.collapsed else captions.line(box)
-    told = f"{marks.icon(box.state)} {name}" + (f"<br>{_text(line)}" if line else "")
-    known = f":::{box.state}" if box.state in marks.MARKS else ""
+    line = "" if box.collapsed else labels.line(box)
+    told = f"{styles.icon(box.state)} {name}" + (f"<br>{_text(line)}" if line else "")
+    known = f":::{box.state}" if box.state in styles.STATES else ""
     return f'n{box.node}{first}"{told}"{last}{known}'
 
 

@@ -18,13 +18,17 @@ from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
 from wbengine.views.structure import Structure
 
-__all__ = ["GROUP", "MOST", "Box", "Frame", "Scene", "make"]
+__all__ = ["GROUP", "MAX_ATOMS", "Box", "Frame", "Scene", "make"]
 
 #: The kind of a box that stands for several members of one flow.
 GROUP: Final = "group"
 #: Flows of more atoms are collapsed, to about so many boxes.
-MOST: Final = 2000
+MAX_ATOMS: Final = 2000
 _BUDGET: Final = 400
+#: What is seen of a picture at once, in pixels.
+_WINDOW: Final = (1100.0, 1300.0)
+#: So many arrows are followed at most, to find those that say nothing.
+_FOLLOWED: Final = 300_000
 #: A row of members that is too long is shown as so many groups.
 _GROUPS: Final = 48
 
@@ -104,25 +108,80 @@ class Scene:
     def item(self, node: int) -> Box | Frame:
         return self.boxes[node] if node in self.boxes else self.frames[node]
 
+    def before(self) -> dict[int, list[int]]:
+        """Member -> the members of the same frame that arrows lead to it from."""
+        found: dict[int, list[int]] = {}
+        for source, target in self.arrows:
+            if self.item(source).parent == self.item(target).parent:
+                found.setdefault(target, []).append(source)
+        return found
+
+    def levels(self) -> dict[int, int]:
+        """Member -> how many members of its frame come one after the other before it."""
+        before, found = self.before(), {self.root: 0}
+        for frame in self.frames.values():
+            for member in frame.members:
+                others = before.get(member, ())
+                found[member] = max((found.get(other, -1) + 1 for other in others), default=0)
+        return found
+
+    def direction(self) -> str:
+        """'TB' or 'LR': the one in which more of the picture is seen at once."""
+        levels = self.levels()
+
+        def size(across: bool) -> float:
+            sizes = dict.fromkeys(self.boxes, (210.0, 80.0))
+            for node in sorted(self.frames, reverse=True):
+                rows: dict[int, list[tuple[float, float]]] = {}
+                for member in self.frames[node].members:
+                    rows.setdefault(levels[member], []).append(sizes[member])
+                along, wide = (0, 1) if across else (1, 0)
+                length = sum(max(each[along] for each in row) for row in rows.values())
+                breadth = max(sum(each[wide] for each in row) for row in rows.values())
+                sizes[node] = (length, breadth) if across else (breadth, length)
+            return max(sizes[self.root][0] / _WINDOW[0], sizes[self.root][1] / _WINDOW[1])
+
+        return "LR" if 1.2 * size(True) < size(False) else "TB"
+
+    def thin(self) -> None:
+        """Take out arrows that say nothing, since a longer way leads from one to the other as well;
+        as far as that does not take too long.
+        """
+        before, levels, room = self.before(), self.levels(), _FOLLOWED
+        idle: set[tuple[int, int]] = set()
+        for target, sources in before.items():
+            lowest = min(levels[source] for source in sources)
+            if len(sources) < 2 or lowest == levels[target] - 1:
+                continue  # all of them come right before it
+            pending, behind = list(sources), set[int]()
+            while pending and room > 0:
+                for other in before.get(pending.pop(), ()):
+                    room -= 1
+                    if other not in behind and levels[other] >= lowest:
+                        behind.add(other)
+                        pending.append(other)
+            idle.update((source, target) for source in sources if source in behind)
+        self.arrows = [arrow for arrow in self.arrows if arrow not in idle]
+
 
 def make(
     outline: outlines.Outline,
     view: FlowView | None = None,
     *,
     root: int = 0,
-    most: int = MOST,
+    max_atoms: int = MAX_ATOMS,
 ) -> Scene:
     """The scene of a flow, or of the part of it at `root`.
 
-    `view` says the states; it has to be of this outline.  With more than `most` atoms, parts are
-    collapsed; how, depends on the structure alone, so that a picture does not jump.
+    `view` says the states; it has to be of this outline.  With more than `max_atoms` atoms, parts
+    are collapsed; how, depends on the structure alone, so that a picture does not jump.
     """
-    return _Making(outline, view, root, most).scene()
+    return _Making(outline, view, root, max_atoms).scene()
 
 
 class _Making:
     def __init__(
-        self, outline: outlines.Outline, view: FlowView | None, root: int, most: int
+        self, outline: outlines.Outline, view: FlowView | None, root: int, max_atoms: int
     ) -> None:
         self._outline = outline
         self._structure = Structure(outline)
@@ -130,7 +189,7 @@ class _Making:
             {} if view is None else {atom.node: atom for atom in view.atoms}
         )
         self._root = root
-        self._most = most
+        self._max_atoms = max_atoms
         self._sizes, self._counts = self._sums()
         if view is not None and root == 0:
             self._state: str | None = view.state
@@ -168,7 +227,7 @@ class _Making:
         if self._outline.nodes[self._root].kind != outlines.FLOW:
             scene.boxes[self._root] = self._box(self._root, -1)
             return scene
-        small = self._sizes[self._root] <= self._most
+        small = self._sizes[self._root] <= self._max_atoms
         opened = None if small else self._opened()
         pending = [(self._root, -1)]
         while pending:

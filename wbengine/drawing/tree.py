@@ -1,15 +1,18 @@
 """A flow as a tree on a terminal: whole, or as much of it as there is room for.
 
 In so many rows there is what failed and what runs, the flows around that, and as much of the rest
-as there is room for.  What is drawn is a `Source`: a run of this process, or a flow of a store.
+as there is room for.  What is drawn is a `Source`: a run of this process, or (`FlowTree`) a flow of
+a store, or one that was not run yet.
 """
 
 from __future__ import annotations
 
+import bisect
+import io
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from rich.console import Console, RenderableType
@@ -20,10 +23,14 @@ from rich.tree import Tree
 
 from wbengine import states
 from wbengine._terminal import visible
-from wbengine.drawing import marks
-from wbengine.views import words
+from wbengine.drawing import labels, styles
+from wbengine.types import outline as outlines
+from wbengine.views import trees, words
+from wbengine.views.atoms import AtomView
+from wbengine.views.flow import FlowView
+from wbengine.views.structure import Structure
 
-__all__ = ["BUSY", "WRONG", "Source", "clean", "figures", "tree"]
+__all__ = ["BUSY", "WRONG", "FlowTree", "Source", "clean", "figures", "flow_tree", "text", "tree"]
 
 #: Atoms in these are shown before all others.
 WRONG: Final = (states.FAILURE, states.REVERT_FAILURE)
@@ -41,12 +48,18 @@ _OUTER: Final = 2
 _INNER: Final = 4
 _BAR: Final = 24
 
+#: Rows of a text, where a flow has too many atoms for all.
+_ROWS: Final = 200
+#: So many names are told of what an atom comes after.
+_NAMED: Final = 3
+
 
 class Source(Protocol):
-    """A flow to be drawn.  Its nodes are numbers: 0 is the flow itself, or the only task."""
+    """A flow to be drawn.  Its nodes are numbers; `root` is the flow itself, or the only task."""
 
-    #: The state of the flow.
-    state: str
+    root: int = 0
+    #: The state of the flow; None: only what it consists of is known.
+    state: str | None
     #: By node; the parent of an inner node is the flow around it.
     names: Sequence[str]
     parents: Sequence[int | None]
@@ -90,11 +103,11 @@ def tree(
     """The flow as a tree of about so many rows at most (None: all of it)."""
     pen = _Pen(source, console, mask)
     root = Tree(pen.headline())
-    if not source.is_flow(0):
-        root.add(pen.row(0))
+    if not source.is_flow(source.root):
+        root.add(pen.row(source.root))
         return root
     shown = _Choice(source, rows)
-    drawn = {0: root}
+    drawn = {source.root: root}
     waiting = deque(drawn)
     while waiting:
         flow = waiting.popleft()
@@ -109,13 +122,33 @@ def tree(
                 rest -= Counter(source.counts(node))  # never below zero, if it runs meanwhile
         if rest:
             more = words.count(rest.total(), "more task")
-            branch.add(Text(f"... {more}: {', '.join(_counted(rest, marks.MARKS))}", "dim"))
+            told = f": {', '.join(_counted(rest, styles.STATES))}" if source.state else ""
+            branch.add(Text(f"... {more}{told}", "dim"))
     return root
+
+
+def text(
+    outline: outlines.Outline, view: FlowView | None, *, root: int = 0, max_atoms: int = 2000
+) -> str:
+    """The flow as plain text, a row for each flow and atom."""
+    source = FlowTree(outline, view, root)
+    width = 1000 + 4 * source.depth
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        rows = None if source.size(root) <= max_atoms else _ROWS
+        console.print(tree(source, console, rows))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def flow_tree(view: FlowView, console: Console, rows: int | None = None) -> Tree:
+    """A flow of a store as a tree, of about so many rows at most (None: of as many as it takes)."""
+    fits = rows is None or len(view.outline.nodes) <= rows
+    return tree(FlowTree(view.outline, view), console, None if fits else rows)
 
 
 def figures(source: Source) -> str:
     """How many tasks are in which state, in a line."""
-    counts = source.counts(0)
+    counts = source.counts(source.root)
     total = words.count(sum(counts.values()), "task")
     parts = [f"{_settled(counts):,} of {total} done"]
     parts += _counted(counts, (*BUSY, *WRONG, states.REVERTED, states.IGNORE))
@@ -133,7 +166,7 @@ def _settled(counts: Mapping[str, int]) -> int:
 
 
 def _counted(counts: Mapping[str, int], wanted: Iterable[str]) -> list[str]:
-    return [f"{counts[state]:,} {marks.word(state)}" for state in wanted if counts.get(state)]
+    return [f"{counts[state]:,} {styles.word(state)}" for state in wanted if counts.get(state)]
 
 
 class _Pen:
@@ -147,10 +180,12 @@ class _Pen:
     def headline(self) -> RenderableType:
         """The flow in a row: its name, state, counts and time, on a terminal with a bar."""
         source = self._source
-        counts = source.counts(0)
-        name, state = self._clean(source.names[0]), source.state
+        counts = source.counts(source.root)
+        name, state = self._clean(source.names[source.root]), source.state
+        if state is None:
+            return Text.assemble((name, "bold"), "  ", *source.remarks())
         cells: list[RenderableType] = [
-            Text.assemble((name, "bold"), "  ", (state, marks.mark(state).style)),
+            Text.assemble((name, "bold"), "  ", (state, styles.style_of(state).style)),
             Text(figures(source)),
             Text("" if source.duration is None else words.seconds(source.duration), "dim"),
         ]
@@ -163,16 +198,19 @@ class _Pen:
         """A flow or an atom."""
         source = self._source
         state, name = source.state_of(node), self._clean(source.names[node])
-        mark = marks.mark(state)
-        icon = mark.plain if self._console.options.ascii_only else mark.icon
-        text = Text.assemble((f"{icon} ", mark.style))
+        style = styles.style_of(state)
+        icon = style.plain if self._console.options.ascii_only else style.icon
+        is_known = source.state is not None
+        text = Text.assemble((f"{icon} ", style.style)) if is_known else Text()
         text.no_wrap, text.overflow = self._console.is_terminal, "ellipsis"
-        if source.is_flow(node):
+        if source.is_flow(node) and is_known:
             counts = source.counts(node)
             text.append(name, "bold")
-            return text.append(f"  {_settled(counts):,}/{sum(counts.values()):,}", "dim")
-        text.append(name)
-        for part in (*(() if state in _SILENT else (mark.word,)), *source.details(node)):
+            text.append(f"  {_settled(counts):,}/{sum(counts.values()):,}", "dim")
+        else:
+            text.append(name)
+        silent = source.is_flow(node) or state in _SILENT or not is_known
+        for part in (*(() if silent else (style.word,)), *source.details(node)):
             text.append(f"  {self._clean(part)}", "dim")
         progress = source.progress(node)
         if progress is None:
@@ -201,7 +239,7 @@ class _Choice:
         self._whole = rows is None
         self._left: float = math.inf if rows is None else max(rows, 4)
         #: Flows that are open, and their members that are shown.
-        self.open: dict[int, set[int]] = {0: set()}
+        self.open: dict[int, set[int]] = {source.root: set()}
         #: Open flows of which not all is shown.
         self.cut: set[int] = set()
         #: Shown node -> how many flows between it and the one it is shown in are left out.
@@ -225,7 +263,7 @@ class _Choice:
         """Show an atom, and enough of the flows around it to know where it is."""
         chain = [node]
         while chain[-1] not in self.open:
-            chain.append(self._source.parents[chain[-1]] or 0)
+            chain.append(self._source.parents[chain[-1]] or self._source.root)
         chain.reverse()
         if len(chain) > _OUTER + _INNER + 1:
             outer, out, inner = chain[: _OUTER + 1], chain[_OUTER + 1 : -_INNER], chain[-_INNER:]
@@ -253,7 +291,7 @@ class _Choice:
             opened = [node for node in others if self._source.is_flow(node) and self._opens(node)]
             self.open.update((node, set()) for node in opened)
             return opened
-        if shown or flow == 0:
+        if shown or flow == self._source.root:
             self._left -= 1
             self.cut.add(flow)
         else:
@@ -262,3 +300,111 @@ class _Choice:
 
     def _opens(self, flow: int) -> bool:
         return self._whole or self._source.state_of(flow) not in _FOLDED
+
+
+class FlowTree(Source):
+    """What is known of a flow: what it consists of, and with a view its states."""
+
+    def __init__(
+        self, outline: outlines.Outline, view: FlowView | None = None, root: int = 0
+    ) -> None:
+        self.root = root
+        self._view = view
+        self._structure = Structure(outline)
+        self.names = [node.name for node in outline.nodes]
+        self.parents = [node.parent for node in outline.nodes]
+        self._nodes: dict[int, trees.NodeView] = {}
+        waiting = [view.tree if view is not None else trees.grow(outline, ())]
+        for node in waiting:
+            self._nodes[node.node] = node
+            waiting += node.children
+        whole = self._nodes[root].state if root else None
+        self.state = None if view is None else whole or view.state
+
+    def size(self, node: int) -> int:
+        """How many atoms it has."""
+        waiting, found = [self._nodes[node]], 0
+        for each in waiting:
+            found += each.kind != outlines.FLOW
+            waiting += each.children
+        return found
+
+    @property
+    def depth(self) -> int:
+        """How deep flows are nested."""
+        found: list[int] = []
+        for parent in self.parents:
+            found.append(0 if parent is None else found[parent] + 1)
+        return max(found)
+
+    @property
+    def duration(self) -> float | None:
+        return None if self._view is None or self.root else self._view.duration
+
+    def remarks(self) -> Iterable[str]:
+        return [words.count(self.size(self.root), "atom")] if self._view is None else ()
+
+    def is_flow(self, node: int) -> bool:
+        return self._nodes[node].kind == outlines.FLOW
+
+    def members(self, flow: int) -> Iterator[int]:
+        return (node.node for node in self._nodes[flow].children)
+
+    def counts(self, node: int) -> Mapping[str, int]:
+        return self._nodes[node].counts
+
+    def state_of(self, node: int) -> str:
+        return self._nodes[node].state
+
+    def wrong(self, most: int) -> list[int]:
+        return self._in(WRONG, most)
+
+    def busy(self, most: int) -> list[int]:
+        return self._in(BUSY, most)
+
+    def _in(self, wanted: tuple[str, ...], most: int) -> list[int]:
+        atoms = () if self._view is None or self.root else self._view.atoms
+        return [atom.node for atom in atoms if atom.state in wanted][:most]
+
+    def progress(self, node: int) -> float | None:
+        atom = self._nodes[node].atom
+        return atom.progress if atom is not None and atom.state == states.RUNNING else None
+
+    def details(self, node: int) -> Iterator[str]:
+        kind, atom = self._nodes[node].kind, self._nodes[node].atom
+        if kind not in (outlines.FLOW, outlines.TASK):
+            yield f"({kind})"
+        if atom is not None and self._view is not None:
+            yield from self._known(atom, self._view.now)
+        yield from self._place(node)
+
+    def _known(self, atom: AtomView, now: float) -> Iterator[str]:
+        if words.nth(atom) > 1:
+            yield f"attempt {words.nth(atom)}"
+        if atom.state in BUSY and atom.started is not None:
+            yield words.seconds(max(0.0, now - atom.started))
+        elif atom.runtime is not None:
+            yield words.seconds(atom.runtime)
+        if atom.worker not in (None, "local"):
+            yield f"on {atom.worker}"
+        if atom.items:
+            yield labels.counted(atom.items)
+        failure = atom.revert_failure or atom.failure
+        if failure is not None:
+            yield labels.shortened(failure.line, 160)
+        elif atom.waiting is not None and atom.state in (states.RETRYING, states.RUNNING):
+            yield atom.waiting
+
+    def _place(self, node: int) -> Iterator[str]:
+        """What it comes after, unless that is the member right above it; and the flow's remarks."""
+        before, parent = self._structure.before[node], self.parents[node]
+        if before and parent is not None:
+            members = self._structure.children[parent]
+            place = bisect.bisect_left(members, node)
+            if place == 0 or list(before) != [members[place - 1]]:
+                named = [labels.shortened(self.names[other], 60) for other in before[:_NAMED]]
+                more = len(before) - len(named)
+                yield f"after {', '.join(named)}" + (f" and {more:,} more" if more else "")
+        notes = self._nodes[node].notes
+        if notes:
+            yield f"[{labels.shortened(notes, 200)}]"

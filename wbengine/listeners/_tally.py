@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from wbengine import states
-from wbengine.drawing import marks, tree
+from wbengine.drawing import styles, tree
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import retries
 from wbengine.types import failure as ft
@@ -24,7 +24,7 @@ __all__ = ["News", "Tally"]
 
 #: The mark of a task is the position of its state here, that of a retry the same plus RETRY.
 #: 0: no atom.
-_STATES: Final = ("", *marks.MARKS)
+_STATES: Final = ("", *styles.STATES)
 _MARKS: Final = {state: mark for mark, state in enumerate(_STATES)}
 RETRY: Final = 16
 _PENDING: Final = _MARKS[states.PENDING]

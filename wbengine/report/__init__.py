@@ -16,7 +16,7 @@ from typing import Final
 
 from wbengine import version
 from wbengine.drawing import STYLESHEET
-from wbengine.drawing.escaping import text as escaped
+from wbengine.drawing.labels import escaped
 from wbengine.report import parts, style
 from wbengine.report.parts import Cell, Section, pill, table, tiles
 from wbengine.views import timeline as timelines

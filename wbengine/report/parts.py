@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from wbengine import drawing
-from wbengine.drawing import captions, marks
-from wbengine.drawing.escaping import text as escaped
+from wbengine.drawing import labels, styles
+from wbengine.drawing.labels import escaped
 from wbengine.views import critical, words
 from wbengine.views.atoms import AtomView
 from wbengine.views.failures import FailureView
@@ -62,8 +62,8 @@ class Cell:
 
 def pill(state: str) -> str:
     """A state as people see it: icon, word, colour."""
-    known = state if state in marks.MARKS else "PENDING"
-    said = f"{marks.icon(state)} {escaped(marks.word(state))}"
+    known = state if state in styles.STATES else "PENDING"
+    said = f"{styles.icon(state)} {escaped(styles.word(state))}"
     return f'<span class="wbe-pill state-{known}">{said}</span>'
 
 
@@ -144,16 +144,9 @@ def _anchor(atom: AtomView) -> str:
 
 def _graph(view: FlowView) -> Section:
     linked = len(view.atoms) <= ROWS
-    svg = drawing.draw(
-        view.outline,
-        view,
-        format="svg",
-        standalone=False,
-        link=_anchor if linked else None,
-    )
-    inside = (
-        f'<div class="scroll graph" tabindex="0" role="group" aria-label="Graph">\n{svg}\n</div>'
-    )
+    picture = drawing.html(view.outline, view, link=_anchor if linked else None)
+    around = '<div class="scroll graph" tabindex="0" role="group" aria-label="Graph">'
+    inside = f"{around}\n{picture}\n</div>"
     note = "What comes after what. Point at a box for its times"
     note += ", press it for its row in the table below." if linked else "."
     return Section("graph", "The flow", inside, note)
@@ -297,9 +290,9 @@ def _atoms(view: FlowView) -> Section:
 
 def _row(atom: AtomView, longest: float) -> Sequence[Cell]:
     failure = atom.revert_failure or atom.failure
-    remarks = [captions.shortened(failure.line, 200)] if failure is not None else []
+    remarks = [labels.shortened(failure.line, 200)] if failure is not None else []
     remarks += [atom.waiting] if atom.waiting else []
-    remarks += [captions.counted(atom.items)] if atom.items else []
+    remarks += [labels.counted(atom.items)] if atom.items else []
     inner = " / ".join(atom.path[1:])
     return [
         Cell(pill(atom.state), atom.state),
@@ -323,4 +316,6 @@ def _seconds(duration: float | None, share: float | None = None) -> Cell:
 
 def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Tiles for the states that atoms are in."""
-    return [(marks.word(state), f"{counts[state]:,}") for state in marks.MARKS if counts.get(state)]
+    return [
+        (styles.word(state), f"{counts[state]:,}") for state in styles.STATES if counts.get(state)
+    ]

@@ -1,23 +1,42 @@
-"""What is written into and about boxes."""
+"""What is written into and about boxes, as it may stand in SVG and HTML."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from html import escape
 from typing import Final
 
-from wbengine.drawing import marks
+from wbengine.drawing import styles
 from wbengine.drawing.scene import Box, Frame
 from wbengine.types import outline as outlines
 from wbengine.views import words
 from wbengine.views.atoms import AtomView
 
-__all__ = ["counted", "line", "shortened", "tell", "width"]
+__all__ = ["counted", "escaped", "line", "shortened", "tell"]
 
 _KINDS: Final = {outlines.TASK: "task", outlines.RETRY: "retry", outlines.MAP: "map"}
 
+#: What XML does not allow, what UTF-8 cannot say, and what is written by its number.
+_BAD: Final = {
+    **{number: "\ufffd" for number in range(32) if number not in (9, 10, 13)},
+    **dict.fromkeys((*range(0x7F, 0xA0), 0xFFFE, 0xFFFF), "\ufffd"),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+    # What a terminal obeys, should it be shown there: a browser reads the same.
+    **{
+        number: f"&#{number};"
+        for number in (13, 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    },
+}
 
-def width(text: str) -> int:
+
+def escaped(text: str) -> str:
+    """`text` for between tags and for attributes in double quotes, whatever is in it."""
+    shown = escape(text)
+    return shown if shown.isascii() and shown.isprintable() else shown.translate(_BAD)
+
+
+def _width(text: str) -> int:
     """How many columns of a terminal a text takes."""
     return sum(
         0 if unicodedata.combining(mark) else 2 if unicodedata.east_asian_width(mark) in "WF" else 1
@@ -28,7 +47,7 @@ def width(text: str) -> int:
 def shortened(text: str, most: int) -> str:
     """At most `most` columns, in one line: its beginning and its end tell most."""
     text = " ".join(text.split()) if not text.isprintable() else text
-    if len(text) <= most and (text.isascii() or width(text) <= most):
+    if len(text) <= most and (text.isascii() or _width(text) <= most):
         return text
     tail = most // 3
     return f"{_fitting(text, most - tail - 1)}…{_fitting(text[::-1], tail)[::-1]}"
@@ -40,7 +59,7 @@ def _fitting(text: str, columns: int) -> str:
         return text[:columns]
     taken = 0
     for place, mark in enumerate(text):
-        taken += width(mark)
+        taken += _width(mark)
         if taken > columns:
             return text[:place]
     return text
@@ -48,18 +67,18 @@ def _fitting(text: str, columns: int) -> str:
 
 def counted(counts: Mapping[str, int]) -> str:
     """How many are in which state: `3 success, 1 failure`."""
-    known = [state for state in marks.MARKS if counts.get(state)]
-    other = [state for state in counts if state not in marks.MARKS and counts[state]]
-    return ", ".join(f"{counts[state]:,} {marks.word(state)}" for state in known + other)
+    known = [state for state in styles.STATES if counts.get(state)]
+    other = [state for state in counts if state not in styles.STATES and counts[state]]
+    return ", ".join(f"{counts[state]:,} {styles.word(state)}" for state in known + other)
 
 
 def line(item: Box | Frame) -> str:
     """What is said of it below its name."""
     if isinstance(item, Frame):
-        return marks.word(item.state)
+        return styles.word(item.state)
     if item.collapsed:
         return words.count(item.size, "atom")
-    said = marks.word(item.state)
+    said = styles.word(item.state)
     atom = item.atom
     if atom is None:
         return ""
@@ -100,7 +119,7 @@ def tell(item: Box | Frame) -> list[str]:
 
 
 def _known(atom: AtomView) -> list[str]:
-    found = [marks.word(atom.state)]
+    found = [styles.word(atom.state)]
     if atom.worker is not None and atom.worker != "local":
         found.append(f"on {atom.worker}")
     if atom.runtime is not None:

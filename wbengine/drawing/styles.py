@@ -1,0 +1,134 @@
+"""How states look: an icon, a word, colours, and the style sheet of pictures in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from wbengine import states
+
+__all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
+
+
+class StateStyle(NamedTuple):
+    """`plain` is the icon where there is only ASCII, `style` that of terminals.
+
+    `colour` is that of lines and icons, `fill` a paler one below text; both for light paper.
+    """
+
+    icon: str
+    plain: str
+    word: str
+    style: str
+    colour: str
+    fill: str
+
+
+#: By the state of an atom or a flow.  No two states share an icon: colour alone says nothing.
+STATES: Final[Mapping[str, StateStyle]] = {
+    states.PENDING: StateStyle("○", ".", "pending", "dim", "#5a636e", "#f4f5f7"),
+    states.RUNNING: StateStyle("▶", ">", "running", "cyan", "#1f5fd0", "#e8f0fe"),
+    states.SUCCESS: StateStyle("✔", "+", "success", "green", "#15703a", "#e6f5ec"),
+    states.FAILURE: StateStyle("✘", "x", "failure", "bold red", "#c5221f", "#fdecea"),
+    states.REVERTING: StateStyle("↩", "<", "reverting", "yellow", "#964f00", "#fff1e0"),
+    states.REVERTED: StateStyle("↶", "-", "reverted", "yellow", "#80531a", "#f7efe3"),
+    states.REVERT_FAILURE: StateStyle("‼", "!", "revert failure", "bold red", "#9b1452", "#fce7f0"),
+    states.RETRYING: StateStyle("↻", "@", "retrying", "yellow", "#7a3fc4", "#f3ebfd"),
+    states.IGNORE: StateStyle("⊘", "o", "left out", "dim", "#5f6873", "#f4f5f7"),
+    states.SUSPENDING: StateStyle("◔", "~", "suspending", "yellow", "#776000", "#fdf5d8"),
+    states.SUSPENDED: StateStyle("◫", "=", "suspended", "yellow", "#776000", "#fdf5d8"),
+    states.RESUMING: StateStyle("⟳", "*", "resuming", "cyan", "#1f5fd0", "#e8f0fe"),
+}
+_OTHER: Final = StateStyle("•", "?", "unknown", "", "#5a636e", "#f4f5f7")
+
+
+def style_of(state: str | None) -> StateStyle:
+    """How `state` looks; a state that is not known has a look of its own."""
+    return STATES.get(state or states.PENDING, _OTHER)
+
+
+def icon(state: str | None) -> str:
+    """One character for `state`."""
+    return style_of(state).icon
+
+
+def word(state: str | None) -> str:
+    """The word for `state`."""
+    found = style_of(state)
+    return str(state).lower() if found is _OTHER else found.word
+
+
+#: Colours of lines and icons, and of what is below text, on dark paper.
+_DARK: Final = {
+    "PENDING": ("#8f99a6", "#20252c"),
+    "RUNNING": ("#7fb0ff", "#172a4a"),
+    "SUCCESS": ("#5fcf8b", "#14301f"),
+    "FAILURE": ("#ff8a80", "#42191a"),
+    "REVERTING": ("#ffb35c", "#3d2a12"),
+    "REVERTED": ("#d9ad72", "#30281c"),
+    "REVERT_FAILURE": ("#ff8fbf", "#421629"),
+    "RETRYING": ("#c9a3ff", "#2c2042"),
+    "IGNORE": ("#8e98a5", "#1d2127"),
+    "SUSPENDING": ("#e8c95a", "#332c10"),
+    "SUSPENDED": ("#e8c95a", "#332c10"),
+    "RESUMING": ("#7fb0ff", "#172a4a"),
+}
+
+
+def _variables(dark: bool) -> str:
+    shown = []
+    for state, style in STATES.items():
+        colour, fill = _DARK[state] if dark else (style.colour, style.fill)
+        shown.append(f"--c-{state}:{colour};--f-{state}:{fill}")
+    return ";".join(shown)
+
+
+def _states() -> str:
+    return "\n".join(
+        f".wbe-graph .state-{state},.wbe-chart .state-{state},.wbe-pill.state-{state}"
+        f"{{--c:var(--c-{state});--f:var(--f-{state})}}"
+        for state in STATES
+    )
+
+
+#: The style sheet of the SVG: to be served beside pictures that are not `standalone`.
+STYLESHEET: Final = f"""\
+.wbe-graph,.wbe-chart,.wbe-pill{{--ink:#1d2127;--dim:#5c6570;--paper:#fff;--frame:#fafbfc;--line:#d5d9df;\
+--arrow:#8a94a1;--focus:#2456c9;{_variables(False)}}}
+.wbe-graph,.wbe-chart{{font:500 13px/1 system-ui,-apple-system,"Segoe UI",Roboto,\
+"Helvetica Neue",Arial,sans-serif}}
+@media (prefers-color-scheme:dark){{.wbe-graph,.wbe-chart,.wbe-pill{{--ink:#e8eaed;--dim:#9aa4b1;\
+--paper:#14181d;--frame:#191d23;--line:#343b45;--arrow:#6d7886;--focus:#8db4ff;{_variables(True)}}}}}
+.wbe-graph text{{fill:var(--ink);font-family:inherit}}
+.wbe-graph a{{cursor:pointer}}
+.wbe-graph .flow>.shape{{fill:var(--frame);stroke:var(--line)}}
+.wbe-graph .flow>text{{font-weight:600;font-size:12px;text-anchor:start;fill:var(--dim)}}
+.wbe-graph .atom>.shape{{fill:var(--f);stroke:var(--c);stroke-width:1.25}}
+.wbe-graph .atom.state-PENDING>.shape,.wbe-graph .atom.state-IGNORE>.shape,\
+.wbe-graph .retries path{{stroke-dasharray:4 3}}
+.wbe-graph .atom.collapsed>.shape{{stroke-width:2.5}}
+.wbe-graph .icon{{fill:var(--c)}}
+.wbe-graph .name{{font-size:13px}}
+.wbe-graph text.state{{font-size:11px;font-weight:400;fill:var(--dim)}}
+.wbe-graph .state-IGNORE .name{{fill:var(--dim);text-decoration:line-through}}
+.wbe-graph .edge path{{stroke:var(--arrow)}}
+.wbe-graph .edge polygon{{fill:var(--arrow);stroke:var(--arrow)}}
+.wbe-graph .atom:hover>.shape{{stroke-width:2}}
+.wbe-graph .atom:focus,.wbe-graph a:focus{{outline:none}}
+.wbe-graph .atom:focus-visible>.shape,\
+.wbe-graph a:focus-visible .shape{{stroke:var(--focus);stroke-width:3}}
+.wbe-pill{{display:inline-block;font-size:12px;font-weight:600;line-height:1;padding:5px 9px;
+ border-radius:99px;color:var(--c);background:var(--f);border:1px solid var(--c);
+ white-space:nowrap}}
+.wbe-chart text{{fill:var(--ink);font-size:11px}}
+.wbe-chart .lane{{fill:var(--frame)}}
+.wbe-chart .lane-name{{font-weight:600;font-size:12px}}
+.wbe-chart .dim,.wbe-chart .tick{{fill:var(--dim);font-weight:400}}
+.wbe-chart .tick{{text-anchor:middle;font-size:10.5px}}
+.wbe-chart .grid{{stroke:var(--line);stroke-width:1}}
+.wbe-chart .bar{{fill:var(--f);stroke:var(--c);stroke-width:1.2}}
+.wbe-chart .revert .bar{{stroke-dasharray:3 2}}
+.wbe-chart .on{{pointer-events:none;font-size:10.5px}}
+.wbe-chart .attempt:hover .bar{{stroke-width:2}}
+{_states()}
+"""
