@@ -105,7 +105,7 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
     :raises InvalidFormat: as `parse` and `unpack` do.
     """
-    tree, suspect, _ = _json_text.parse(data)
+    tree, suspect = _json_text.parse(data)
     return _codec_read.walk(tree, typed=True, strings=suspect, depth=depth)
 
 
@@ -116,8 +116,9 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
         overflow), repeated keys, lone surrogates, integers over 4,300 digits, more than `depth`
         levels.
     """
-    tree, suspect, levels = _json_text.parse(data)
-    if not suspect and (levels <= depth or not _json_text.is_deeper(tree, depth)):
+    tree, suspect = _json_text.parse(data)
+    flat = type(data) is bytes and not _json_text.opens_more(data, depth)
+    if not suspect and (flat or not _json_text.is_deeper(tree, depth)):
         return tree
     return _codec_read.walk(tree, typed=False, strings=suspect, depth=depth)
 

@@ -71,15 +71,15 @@ def decode(data: bytes) -> Any:
     return tree
 
 
-def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool, int]:
-    """The tree, whether lone surrogates may be in it, and no fewer levels than it has.
+def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
+    """The tree, and whether lone surrogates may be in it.
 
     :raises InvalidFormat: it is not strict JSON in UTF-8, or holds NaN or infinities (also by
         overflow), repeated keys, or integers over 4,300 digits.
     """
     if orjson is not None and type(data) is bytes:
         try:
-            return decode(data), False, data.count(b"{") + data.count(b"[")
+            return decode(data), False
         except (ValueError, TypeError):
             pass
     try:
@@ -93,7 +93,18 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool, int]:
         tree = reader.decode(text)
     except (ValueError, RecursionError) as error:
         raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
-    return tree, escaped or isinstance(data, str), text.count("{") + text.count("[")
+    return tree, escaped or isinstance(data, str)
+
+
+def opens_more(data: bytes, most: int) -> bool:
+    """Whether JSON text may open more than so many containers."""
+    found = 0
+    for mark in (b"{", b"["):  # counting looks at each byte, finding does not
+        place = data.find(mark)
+        while place >= 0 and found <= most:
+            found += 1
+            place = data.find(mark, place + 1)
+    return found > most
 
 
 def is_deeper(tree: Any, depth: int) -> bool:

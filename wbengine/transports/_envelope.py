@@ -37,7 +37,6 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 _reader = json.JSONDecoder(parse_constant=_refuse_constant)
-_quote = _json_text.text_of
 
 _TYPE: Final = "application/json"
 _ENCODING: Final = "utf-8"
@@ -112,15 +111,22 @@ def seal(message: Sealed, exchange: str) -> bytes:
     :raises TooLarge: it is larger than `LIMIT`.
     :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
     """
-    body, id, reply_to = message.encoded, message.correlation_id, message.reply_to
-    head = (
-        f'{{"v":{VERSION},"exchange":{_quote(exchange)},"routing_key":{_quote(message.routing_key)},'
-        f'"properties":{{"type":{_quote(message.type)},'
-        f'"correlation_id":{"null" if id is None else _quote(id)},'
-        f'"reply_to":{"null" if reply_to is None else _quote(reply_to)},'
-        f'"delivery_mode":2,"priority":{message.priority:d}}},"headers":'
-    )
-    return _joined(b'%b%b,"size":%d}' % (head.encode(), message.encoded_headers, len(body)), body)
+    body = message.encoded
+    properties = {
+        "type": message.type,
+        "correlation_id": message.correlation_id,
+        "reply_to": message.reply_to,
+        "delivery_mode": 2,
+        "priority": message.priority,
+    }
+    head = {
+        "v": VERSION,
+        "exchange": exchange,
+        "routing_key": message.routing_key,
+        "properties": properties,
+    }
+    start, headers = _json_text.encode(head, finite=True)[:-1], message.encoded_headers
+    return _joined(b'%b,"headers":%b,"size":%d}' % (start, headers, len(body)), body)
 
 
 def _joined(head: bytes, body: bytes) -> bytes:

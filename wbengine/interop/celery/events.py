@@ -154,7 +154,7 @@ def decode(wire: serializers.Wire) -> list[Event]:
     if serializers.type_of(wire) != serializers.JSON:
         raise Malformed(f"events are {serializers.JSON}, not {wire.content_type!r:.100}")
     try:
-        tree, _, _ = _json_text.parse(wire.unpacked(LARGEST))
+        tree, _ = _json_text.parse(wire.unpacked(LARGEST))
     except exceptions.InvalidFormat as error:
         raise Malformed(str(error)) from None
     return [_read(item) for item in (tree if isinstance(tree, list) else [tree])]
