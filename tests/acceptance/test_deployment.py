@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from tests.support import workers
-from wbengine import worker
-from wbengine.cli import app, context, dashboard_command
+from wbengine.cli import app, context, dashboard_command, worker_command
 
 FOLDER = workers.REPOSITORY / "doc" / "deployment"
 UNITS = sorted(FOLDER.glob("systemd/*.service"))
@@ -28,7 +27,8 @@ def check(command: Sequence[str]) -> None:
     if Path(program).name == "python":
         assert words[0] == "-m"
         if words[1] == "wbengine.worker":
-            worker.parser().parse_args(words[2:])
+            with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
+                worker_command.command.make_context("worker", words[2:], parent=above)
         else:
             assert words[1:] == ["repair"]
     else:

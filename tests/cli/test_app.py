@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.commands import ALL, UNKNOWN
 from tests.cli.conftest import Command
+from tests.support import worker_tasks as tasks
+from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, task
 from wbengine.cli import app, errors
 from wbengine.cli.lazy import Group, Lazy
@@ -131,6 +133,21 @@ def test_completion_completes(wbengine: Command) -> None:
     words = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
     told = wbengine.apart(env={**words, "COMP_WORDS": "wbengine flow re"})
     assert told.out.split() == ["plain,resume", "plain,revert", "plain,retry"]
+
+
+def test_completion_offers_flows_workers_and_engines(wbengine: Command, home: Path) -> None:
+    flow = wbengine("flow", "run", "tests.cli.shop:order").json["uuid"]
+
+    def offered(words: str) -> str:
+        env = {"_WBENGINE_COMPLETE": "bash_complete", "COMP_CWORD": str(words.count(" "))}
+        return wbengine.apart(env={**env, "COMP_WORDS": words}).out
+
+    assert offered(f"wbengine flow show {flow[:3]}").split() == [f"plain,{flow}"]
+    assert offered("wbengine flow show zzz").split() == []
+    assert offered("wbengine flow run m:f --engine ser").split() == ["plain,serial"]
+    with worker_in_thread(f"filesystem://{home}/broker", tasks, name="web") as worker:
+        words = f"wbengine --url filesystem://{home}/broker workers show we"
+        assert offered(words).split() == [f"plain,{worker.identity}"]
 
 
 def test_commands_of_other_packages_are_commands(wbengine: Command, home: Path) -> None:

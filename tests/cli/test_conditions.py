@@ -38,7 +38,7 @@ OF_A_BROKER: dict[Words, int] = {
     ("workers", "resume", "--all"): 69,
     ("status",): 69,
     ("queues", "ls"): 0,
-    ("queues", "ls", "--rows"): 0,
+    ("queues", "ls", "--requests"): 0,
     ("queues", "purge", "q", "--yes"): 66,
 }
 #: It would not end.
@@ -168,7 +168,7 @@ def test_who_needs_nobody_asks_nobody(words: Words, wbengine: Command) -> None:
 @brokered
 @pytest.mark.parametrize("kind", ["amqp", "redis"])
 def test_a_broker_that_is_down(words: Words, kind: str, wbengine: Command) -> None:
-    if kind == "amqp" and "--rows" in words:
+    if kind == "amqp" and "--requests" in words:
         words = ("queues", "ls", "some")  # there are no rows
     told = wbengine(*words, "--url", f"{kind}://me:canary@{NOWHERE}/", "--timeout", "1")
     unavailable(told, NOWHERE)
@@ -189,7 +189,7 @@ def test_a_broker_that_refuses_the_password(
     words: Words, wbengine: Command, redis_server: servers.Server, redis_url: str
 ) -> None:
     told = wbengine(*words, "--url", str(redis_url).replace(redis_server.password, "canary"))
-    unavailable(told, "user or password" if "--rows" not in words else "invalid")
+    unavailable(told, "user or password" if "--requests" not in words else "invalid")
 
 
 @pytest.mark.parametrize("words", OF_A_BROKER, ids=name)
@@ -246,7 +246,7 @@ def test_error_is_json_where_json_is_asked_for(
 @pytest.mark.parametrize("ledger", ["nonsense://x", DOWN["url"], "dir:///dev/null/x"])
 def test_a_ledger_that_cannot_be_used(wbengine: Command, home: Path, ledger: str) -> None:
     url = f"filesystem://{home}/broker"
-    told = wbengine("queues", "ls", "--rows", "--url", url, "--ledger", ledger)
+    told = wbengine("queues", "ls", "--requests", "--url", url, "--ledger", ledger)
     assert told.out == "" and "canary" not in told.error
     assert told.code == (2 if ledger.startswith("nonsense") else 69)
     if told.code == 69:
@@ -255,7 +255,7 @@ def test_a_ledger_that_cannot_be_used(wbengine: Command, home: Path, ledger: str
 
 
 def test_a_broker_without_a_ledger(wbengine: Command) -> None:
-    told = wbengine("queues", "ls", "--rows", "--url", f"amqp://{NOWHERE}//")
+    told = wbengine("queues", "ls", "--requests", "--url", f"amqp://{NOWHERE}//")
     assert told.code == 2 and "has no ledger of its own" in told.error
 
 

@@ -272,23 +272,6 @@ def test_options_of_a_command_can_be_set(
     assert "$WBENGINE_FLOW_RUN_DEADLINE: 'never' is no duration" in complaint()
 
 
-def test_a_variable_that_is_misspelt_is_told_of(
-    wbengine: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTANCE", "dir:///canary")
-    monkeypatch.setenv("WBENGINE_FLOW_RUN_ENGIN", "parallel")
-    monkeypatch.setenv("WBENGINE_OF_SOMEBODY_ELSE", "1")
-    monkeypatch.setenv("WBENGINE_FLOW_RUN_BOOK", "book")
-    monkeypatch.setenv("WBENGINE_URL_FILE", os.devnull)
-    told = wbengine("config", "path")
-    assert told.err.splitlines()[:2] == [
-        "$WBENGINE_FLOW_RUN_ENGIN is not read (did you mean $WBENGINE_FLOW_RUN_ENGINE?)",
-        "$WBENGINE_PERSISTANCE is not read (did you mean $WBENGINE_PERSISTENCE?)",
-    ]
-    assert "WBENGINE_" not in "".join(told.err.splitlines()[2:])
-    assert "not read" not in wbengine("config", "path", "-q").err
-
-
 def test_modules_are_imported_first(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

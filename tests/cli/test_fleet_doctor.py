@@ -318,19 +318,6 @@ def test_settings_that_make_no_sense(
     assert wrong(wbengine("doctor", "--json")) == []
 
 
-def test_a_variable_that_is_misspelt(
-    wbengine: Command, served: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTANCE", "dir:///tmp/flows")
-    monkeypatch.setenv("WBENGINE_OF_SOMEBODY_ELSE", "1")
-    told = wbengine("doctor", "--json", "-q")
-    told_of = {one["text"].split()[0]: one for one in told.json["findings"]}
-    assert told.code == 1
-    found = told_of["$WBENGINE_PERSISTANCE"]
-    assert found["good"] is False and "$WBENGINE_PERSISTENCE" in found["fix"]
-    assert told_of["$WBENGINE_OF_SOMEBODY_ELSE"]["good"] is None
-
-
 def test_a_plugin_that_cannot_be_loaded(
     wbengine: Command, served: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

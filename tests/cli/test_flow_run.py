@@ -155,12 +155,12 @@ def test_what_is_given_is_there(wbengine: Command, home: Path) -> None:
     given = json.dumps({"amount": 4, "api_key": "canary"})
     (home / "given.json").write_text(given)
     for store in (given, "@given.json"):
-        told = wbengine("flow", "run", PRICED, "--store", store)
+        told = wbengine("flow", "run", PRICED, "--inputs", store)
         assert told.json["results"]["price"] == 6.0
         assert told.json["results"]["api_key"] == "***"
     assert "canary" not in wbengine("flow", "export", told.json["uuid"], "--show-values").out
     short = json.dumps({"amount": 4, "api_key": "abc"})
-    assert wbengine("flow", "run", PRICED, "--store", short).json["results"]["api_key"] == "***"
+    assert wbengine("flow", "run", PRICED, "--inputs", short).json["results"]["api_key"] == "***"
     told = wbengine("flow", "run", PRICED)
     assert told.code == 1 and "amount" in told.error and "api_key" in told.error
 

@@ -503,7 +503,7 @@ def test_nothing_is_loaded_unless_it_is_wanted() -> None:
     script = """
 import sys
 import wbengine.worker, wbengine.engines, wbengine.telemetry.names
-wbengine.worker.parser().parse_args(["--topic", "t", "--tasks", "m"])
+assert wbengine.worker.main(["--topic", "t"]) == 2
 assert wbengine.engines.load
 from wbengine.engines.worker_based import worker, engine
 bad = [m for m in sys.modules if m.startswith(("prometheus_client", "opentelemetry", "http.server"))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from wbengine import _names
-from wbengine.cli import config, errors, params, variables
+from wbengine.cli import config, errors, params
 from wbengine.cli import context as contexts
 from wbengine.cli.settings_schema import LEVELS
 
@@ -26,6 +26,9 @@ class Command(click.Command):
     `engine` in the table `[flow.run]`), too.
     """
 
+    #: The least level that it logs where nothing else is set.
+    log_level = "warning"
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         own = super().get_params(ctx)
         taken = {spelling for param in own for spelling in param.opts}
@@ -38,21 +41,13 @@ class Command(click.Command):
         context = ctx.find_object(contexts.Context)
         if context is not None:
             context.path = ctx.command_path
-            context.start()
-            _warn(ctx, context)
+            context.start(self.log_level)
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text("Options of every command, and exit codes: wbengine --help")
-
-
-def _warn(ctx: click.Context, context: contexts.Context) -> None:
-    """Of variables that are not read, and that are nearly called as one that is."""
-    for name, near in variables.unread(ctx.find_root()).items():
-        if near:
-            context.printer.note(f"${name} is not read (did you mean ${near}?)")
 
 
 def command(name: str, **more: Any) -> Callable[[Callable[..., Any]], Command]:

@@ -70,12 +70,19 @@ class Context:
             as_json=settings.json, color=settings.color, quiet=settings.quiet, masker=_Late(self)
         )
 
-    def start(self) -> None:
-        """The log goes to the standard error; modules of here can be imported."""
+    def start(self, log_level: str) -> None:
+        """The log goes to the standard error; modules of here can be imported.
+
+        :param log_level: the least that is logged, if no setting says so.
+        """
         from wbengine.cli import logs
 
         settings = self.settings
-        logs.install(settings.log_level, settings.log_format, settings.color)
+        if settings.origins["log_level"] != config.DEFAULT:
+            log_level = settings.log_level
+        elif settings.quiet:
+            log_level = "warning"
+        logs.install(log_level, settings.log_format, settings.color)
         self.import_here()
         for name in settings.include:
             try:
@@ -121,27 +128,19 @@ class Context:
         make: bool = False,
         new: bool = False,
         patient: bool = False,
-        running: bool = False,
-        lasting: bool = False,
     ) -> Iterator[persistence.Backend]:
         """The store of flows, opened and looked at.
 
         :param make: bring an older layout up to date.
         :param new: there may be no store yet (`make`: then make it), although one is named.
         :param patient: later keep on trying for a while, if it cannot be reached.
-        :param running: a flow is run on it: when it goes silent, that is only said.
-        :param lasting: whoever uses it bears with a store that goes silent; any other command ends
-            then.
         :raises Failed: it is not set as it must be, or cannot be reached or used; something was not
             found, because nothing was ever kept there.
         """
-        from wbengine.cli import stores, watchdog
+        from wbengine.cli import stores
 
         opened = stores.opened(self.settings, make=make, new=new, patient=patient)
-        with (
-            contextlib.closing(opened) as found,
-            contextlib.nullcontext() if lasting else watchdog.minded(self, ends=not running),
-        ):
+        with contextlib.closing(opened) as found:
             try:
                 yield found
             except exceptions.NotFound as error:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from wbengine.cli import base, errors, output, variables
+from wbengine.cli import base, errors, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -110,20 +109,7 @@ def _all(settings: Any, place: Place, min_workers: int, began: float) -> Any:
 
     files = ", ".join(str(file.path) for file in settings.files)
     yield findings.good("settings", files or "no files: what is not said has its default")
-    yield from _variables()
     yield from examining.examine(place, min_workers, began)
-
-
-def _variables() -> Iterator[Finding]:
-    """Those that nobody reads."""
-    from wbengine.diagnosis import findings
-
-    for name, near in variables.unread(click.get_current_context().find_root()).items():
-        if near:
-            fix = f"call it ${near}, or unset it"
-            yield findings.bad("settings", f"${name} is in the environment, and not read", fix)
-        else:
-            yield findings.note("settings", f"${name} is in the environment, and not read")
 
 
 class _Report:

@@ -26,21 +26,16 @@ def made(settings: Settings) -> Fleet:
     :raises Failed: what is set makes no sense.
     :raises TransportFailure: the default folder cannot be used.
     """
-    return _made(
-        settings,
-        min(settings.timeout, _LONGEST),
-        exchange=settings.exchange,
-        url=settings.url,
-        transport=settings.transport,
-        transport_options=settings.transport_options,
-    )
-
-
-def _made(settings: Settings, timeout: float, **place: Any) -> Fleet:
     from wbengine.views import fleet
 
     try:
-        return fleet.Fleet(timeout=timeout, **place)
+        return fleet.Fleet(
+            exchange=settings.exchange,
+            url=settings.url,
+            transport=settings.transport,
+            transport_options=settings.transport_options,
+            timeout=min(settings.timeout, _LONGEST),
+        )
     except (ValueError, TypeError, ImportError) as error:
         raise settings.failed("url", errors.line_of(error)) from error
 
@@ -63,11 +58,16 @@ def check(settings: Settings, options: Mapping[str, Any]) -> None:
     :raises TransportFailure: it cannot be reached in time.
     :raises Failed: it cannot be there.
     """
+    from wbengine import transports
     from wbengine.engines.worker_based.connections import connecting
 
     known = ("exchange", "url", "transport", "transport_options")
-    place = {name: options[name] for name in known if options.get(name) is not None}
-    connecting.release(_made(settings, settings.timeout, **place).connect())
+    try:
+        target = transports.resolve(**{name: options.get(name) for name in known})
+        target.check()
+    except (ValueError, TypeError, ImportError) as error:
+        raise settings.failed("url", errors.line_of(error)) from error
+    connecting.release(connecting.reach_soon(target, max(1.0, settings.timeout)))
 
 
 def wait(settings: Settings) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wbengine.cli import asking, base
+from wbengine.cli import asking, base, completions
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -20,7 +20,7 @@ __all__ = ["command"]
     wbengine flow delete 3f2a9c --yes
     """,
 )
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completions.flows)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Also those that somebody runs.")
 @click.option("--dry-run", is_flag=True, help="Only say which.")

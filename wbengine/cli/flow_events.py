@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from wbengine.cli import base
+from wbengine.cli import base, completions
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -22,7 +22,7 @@ __all__ = ["command"]
     wbengine flow events 3f2a9c
     """,
 )
-@click.argument("flow", metavar="ID")
+@click.argument("flow", metavar="ID", shell_complete=completions.flows)
 def command(context: contexts.Context, flow: str) -> None:
     from wbengine import operations
     from wbengine.views import watching, words

@@ -10,7 +10,7 @@ import click
 
 from wbengine import exceptions
 from wbengine._terminal import escaped_json
-from wbengine.cli import base, errors, params
+from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
 
 __all__ = ["command", "import_command"]
@@ -29,7 +29,7 @@ __all__ = ["command", "import_command"]
     wbengine flow export 3f2a9c --html -o order.html
     """,
 )
-@click.argument("flow", metavar="ID")
+@click.argument("flow", metavar="ID", shell_complete=completions.flows)
 @click.option("--html", is_flag=True, help="A page with graph, timeline and failures.")
 @click.option("-o", "--output", "--out", type=params.NEW_FILE, metavar="FILE",
     help="Write it into this file (default, of a page: the standard output).")  # fmt: skip

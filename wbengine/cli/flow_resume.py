@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wbengine.cli import base, going_on, params
+from wbengine.cli import base, completions, going_on, params
 from wbengine.cli import context as contexts
 
 __all__ = ["command", "retry", "revert"]
@@ -22,9 +22,9 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--detach", is_flag=True, help="Let it run in a process of its own."),
         click.option("--dry-run", is_flag=True,
             help="Only list what would run, or be reverted."),
-        click.option("--engine", metavar="KIND",
+        click.option("--engine", metavar="KIND", shell_complete=completions.engines,
             help="Kind of engine, or a URI (default: as it was run before)."),
-        click.argument("flow", metavar="ID"),
+        click.argument("flow", metavar="ID", shell_complete=completions.flows),
     ):  # fmt: skip
         function = decorate(function)
     return function

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from wbengine import _streams, exceptions
-from wbengine.cli import base, detaching, errors, params, running, stores
+from wbengine.cli import base, completions, detaching, errors, params, running, stores
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -28,14 +28,15 @@ __all__ = ["command"]
     suspended it.
 
     \b
-    wbengine flow run shop:order --store '{"order": 17}'
+    wbengine flow run shop:order --inputs '{"order": 17}'
     wbengine flow run shop:order --engine parallel://?max_workers=8 --report order.html
     """,
 )
 @click.argument("factory", metavar="MODULE:FACTORY")
-@click.option("--store", type=params.STORE, default="{}", metavar="JSON|@FILE",
+@click.option("--inputs", "--store", "inputs", type=params.INPUTS, default="{}",
+    metavar="JSON|@FILE",
     help="Values that are there from the start.")  # fmt: skip
-@click.option("--engine", default="serial", metavar="KIND",
+@click.option("--engine", default="serial", metavar="KIND", shell_complete=completions.engines,
     help="serial (default), parallel, workers, or a URI with options.")  # fmt: skip
 @click.option("--flow-id", metavar="UUID", help="Uuid of the new flow.")
 @click.option("--book", metavar="NAME", help="Log book of the new flow.")
@@ -50,7 +51,7 @@ __all__ = ["command"]
 def command(
     context: contexts.Context,
     factory: str,
-    store: dict[str, Any],
+    inputs: dict[str, Any],
     engine: str,
     flow_id: str | None,
     book: str | None,
@@ -68,7 +69,7 @@ def command(
     uuid = _uuid(flow_id)
     options = running.engine_options(context, engine)
     with (
-        context.backend(make=True, new=True, patient=True, running=True) as backend,
+        context.backend(make=True, new=True, patient=True) as backend,
         running.named(context, backend, uuid),
     ):
         try:
@@ -76,7 +77,7 @@ def command(
                 made = starting.start(
                     backend,
                     factory,
-                    store=store,
+                    store=inputs,
                     engine=engine,
                     uuid=uuid,
                     book=book,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine.cli import base
+from wbengine.cli import base, completions
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ __all__ = ["command"]
     wbengine flow show 3f2a9c --traceback --timeline
     """,
 )
-@click.argument("flow", metavar="ID")
+@click.argument("flow", metavar="ID", shell_complete=completions.flows)
 @click.option("--tree", is_flag=True, help="Only its tasks, as a tree.")
 @click.option("--timeline", is_flag=True, help="Only who ran what, and when.")
 @click.option("--traceback", is_flag=True, help="Only its failures, with tracebacks.")
-@click.option("--store", is_flag=True, help="Only the values that it was given.")
+@click.option("--inputs", "--store", "inputs", is_flag=True,
+    help="Only the values that it was given.")  # fmt: skip
 @click.option("--show-values", is_flag=True, help="Show values, not only what they are.")
 def command(
     context: contexts.Context,
@@ -41,7 +42,7 @@ def command(
     tree: bool,
     timeline: bool,
     traceback: bool,
-    store: bool,
+    inputs: bool,
     show_values: bool,
 ) -> None:
     from wbengine import operations
@@ -56,13 +57,13 @@ def command(
     if printer.as_json:
         printer.document("flow-show/1", view.to_dict())
         return
-    every = not (tree or timeline or traceback or store)
+    every = not (tree or timeline or traceback or inputs)
     _head(printer, view)
     if tree or every:
         _tree(printer, view)
     if timeline:
         _timeline(printer, view)
-    if store:
+    if inputs:
         _values(printer, view)
     if traceback or every:
         _failures(printer, view, traceback)

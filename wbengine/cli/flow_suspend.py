@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wbengine.cli import asking, base, params
+from wbengine.cli import asking, base, completions, params
 from wbengine.cli import context as contexts
 
 __all__ = ["cancel", "command"]
@@ -18,7 +18,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--reason", metavar="TEXT", help="Why; it is kept with the flow."),
         click.option("--wait", type=params.WAIT, metavar="DURATION",
             help="Wait until its run is over, for so long at most; then exit with 75."),
-        click.argument("flow", metavar="ID"),
+        click.argument("flow", metavar="ID", shell_complete=completions.flows),
     ):  # fmt: skip
         function = decorate(function)
     return function

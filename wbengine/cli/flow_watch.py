@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import states
-from wbengine.cli import base, errors, params
+from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _MOST: Final = 200
     wbengine flow watch 3f2a9c --json | jq -r 'select(.error) | .name'
     """,
 )
-@click.argument("flow", metavar="ID")
+@click.argument("flow", metavar="ID", shell_complete=completions.flows)
 @click.option("--cursor", metavar="TEXT", help="Begin after the event that told it.")
 @click.option("--interval", type=params.WAIT, default=0.5, metavar="DURATION",
     help="Look at the store so often (0.5).")  # fmt: skip

@@ -11,7 +11,7 @@ import click
 
 from wbengine import _streams, exceptions
 from wbengine._terminal import visible
-from wbengine.cli import base, errors, params
+from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
 from wbengine.cli.output import say, write
 
@@ -37,7 +37,8 @@ _FORMATS: Final = ("text", "mermaid", "dot", "svg", "png", "json")
     """,
 )
 @click.argument("factory", metavar="[MODULE:FACTORY]", required=False)
-@click.option("--flow-id", metavar="ID", help="A flow of the store.")
+@click.option("--flow-id", metavar="ID", shell_complete=completions.flows,
+    help="A flow of the store.")  # fmt: skip
 @click.option("-f", "--format", "form", type=click.Choice(_FORMATS),
     help="How (default: by the name of the file, else text).")  # fmt: skip
 @click.option("-o", "--output", type=params.NEW_FILE, metavar="FILE",

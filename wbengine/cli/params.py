@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:  # older releases take no argument there
     Kind = click.ParamType
 
-__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "STORE", "WAIT", "duration", "new_file"]
+__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "INPUTS", "WAIT", "duration", "new_file"]
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
@@ -80,7 +80,7 @@ class _Moment(Kind):
         return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
 
 
-class _Store(Kind):
+class _Inputs(Kind):
     """A JSON object, or `@file` that holds one ('@-': the standard input)."""
 
     name = "JSON"
@@ -139,4 +139,4 @@ DURATION: Final = _Duration()
 NEW_FILE: Final = _NewFile()
 WAIT: Final = _Wait()
 MOMENT: Final = _Moment()
-STORE: Final = _Store()
+INPUTS: Final = _Inputs()

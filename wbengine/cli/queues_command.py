@@ -20,7 +20,7 @@ _STATES: Final = ("open", "claimed", "done")
 command = Group(
     "queues",
     lazy={
-        "ls": Lazy(f"{__name__}:ls", "List queues, or rows of the ledger."),
+        "ls": Lazy(f"{__name__}:ls", "List queues, or the requests that the ledger knows."),
         "purge": Lazy(f"{__name__}:purge", "Remove what waits in queues."),
     },
     help="Look at queues, and empty them.",
@@ -29,35 +29,36 @@ command = Group(
 
 @base.command(
     "ls",
-    help="""List the queues of the exchange; with --rows the requests that the ledger knows.
+    help="""List the queues of the exchange; with --requests the requests that the ledger knows.
 
     A RabbitMQ does not tell which queues there are: those of workers that answer are listed, and
     those that are named.
 
     \b
-    wbengine queues ls --rows --state claimed
+    wbengine queues ls --requests --state claimed
     """,
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--rows", is_flag=True, help="List the rows of the ledger instead.")
-@click.option("--state", type=click.Choice(_STATES), help="Only rows in this state.")
+@click.option("--requests", "--rows", "requests", is_flag=True,
+    help="List the requests that the ledger knows instead.")  # fmt: skip
+@click.option("--state", type=click.Choice(_STATES), help="Only requests in this state.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
-    help="So many rows at most.")  # fmt: skip
-@click.option("--after", metavar="CURSOR", help="Rows that follow a page before.")
+    help="So many requests at most.")  # fmt: skip
+@click.option("--after", metavar="CURSOR", help="Requests that follow a page before.")
 def ls(
     context: contexts.Context,
     names: tuple[str, ...],
-    rows: bool,
+    requests: bool,
     state: str | None,
     limit: int,
     after: str | None,
 ) -> None:
-    if rows:
+    if requests:
         if names:
-            raise click.UsageError("rows are not those of a queue: leave out the names")
+            raise click.UsageError("--requests are not those of a queue: leave out the names")
         _list_rows(context, state, limit, after)
     elif state or after:
-        raise click.UsageError("--state and --after are of rows: say --rows")
+        raise click.UsageError("--state and --after are of requests: say --requests")
     else:
         _list_queues(context, names)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine.cli import asking, base, errors, fleets, params
+from wbengine.cli import asking, base, completions, errors, fleets, params
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
@@ -82,7 +82,8 @@ def ls(context: contexts.Context) -> None:
     wbengine workers show web-1
     """,
 )
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True,
+    shell_complete=completions.workers)  # fmt: skip
 def show(context: contexts.Context, names: tuple[str, ...]) -> None:
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
@@ -141,7 +142,7 @@ def _show(printer: Any, one: WorkerView) -> None:
     wbengine workers ping --timeout 10
     """,
 )
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
 def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
     from wbengine.views import words
 
@@ -168,7 +169,7 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 def _order(what: str, text: str) -> base.Command:
     @base.command(what, help=text)
-    @click.argument("names", metavar="[NAME]...", nargs=-1)
+    @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
     @click.option("--all", "everybody", is_flag=True, help="All workers of the exchange.")
     @click.option("--wait", is_flag=True, help="Wait until they are gone (drain).")
     @click.option("--within", type=params.WAIT, metavar="S", help=_WITHIN)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -206,13 +204,7 @@ class Fleet:
 
         :raises TransportFailure: the broker cannot be reached in time.
         """
-        # Tried once more: a person waits, and a port that refuses will do so for a while.
-        retry = transports.RetryOptions(max_retries=1)
-        within, target = max(1.0, self.timeout), dataclasses.replace(self.target, retry=retry)
-        if target.redis is not None:  # which has a patience of its own
-            less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
-            target = dataclasses.replace(target, options={**less, **target.options})
-        return connecting.reach(target, threading.Event(), within=within)
+        return connecting.reach_soon(self.target, max(1.0, self.timeout))
 
     def close(self) -> None:
         """Look no more.  Idempotent."""

@@ -7,7 +7,6 @@ requests of its topics share.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import inspect
 import logging
@@ -18,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -378,7 +378,7 @@ def _add_trace_headers(headers: dict[str, Any] | None = None, **_: Any) -> None:
 # What the options of the command say. -------------------------------------------------------------
 
 
-def visit(options: argparse.Namespace) -> tuple[list[task_sources.TaskSource], Any]:
+def visit(options: SimpleNamespace) -> tuple[list[task_sources.TaskSource], Any]:
     """The sources of Celery's tasks, and the observer of the worker's requests, as asked for.
 
     :raises ValueError: an option makes no sense; it says which, and what would.
@@ -406,7 +406,7 @@ def visit(options: argparse.Namespace) -> tuple[list[task_sources.TaskSource], A
     return [made], told
 
 
-def app_of(options: argparse.Namespace) -> celery.Celery:
+def app_of(options: SimpleNamespace) -> celery.Celery:
     """Celery's app, as its configuration and our options have it.
 
     :raises ValueError: an option makes no sense, or the broker is not said.
@@ -461,7 +461,7 @@ def _override(variables: Iterable[str], value: str) -> None:
             os.environ[name] = value
 
 
-def _url(options: argparse.Namespace) -> str:
+def _url(options: SimpleNamespace) -> str:
     """The URL of our own broker, if it can be Celery's."""
     url = options.url or os.environ.get(transports.URL_VARIABLE)
     if (url or "").partition("://")[0] in _OURS:
@@ -471,7 +471,7 @@ def _url(options: argparse.Namespace) -> str:
     return str(url)
 
 
-def _claims_of(app: celery.Celery, options: argparse.Namespace) -> claims.Claims | None:
+def _claims_of(app: celery.Celery, options: SimpleNamespace) -> claims.Claims | None:
     """Claims in the ledger that is named, else in the Redis of the broker."""
     place = options.ledger or os.environ.get(ledgers.LEDGER_VARIABLE)
     read = app.conf.broker_read_url

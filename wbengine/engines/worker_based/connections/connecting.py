@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import random
@@ -88,6 +89,18 @@ def reach(
         raise exc.TransportFailure(
             f"the broker at {target.shown} cannot be reached: {reasons.explain(error)}"
         ) from error
+
+
+def reach_soon(target: transports.Target, within: float) -> kombu.Connection:
+    """A connection for somebody who waits for it: tried for twice, in `within` seconds.
+
+    :raises TransportFailure: the broker was not reached.
+    """
+    target = dataclasses.replace(target, retry=transports.RetryOptions(max_retries=1))
+    if target.redis is not None:  # which has a patience of its own
+        less = {name: min(within, 5.0) for name in ("socket_timeout", "socket_connect_timeout")}
+        target = dataclasses.replace(target, options={**less, **target.options})
+    return reach(target, threading.Event(), within=within)
 
 
 def is_refusal(error: BaseException | None) -> bool:
