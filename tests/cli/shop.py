@@ -57,6 +57,20 @@ def tried() -> linear_flow.Flow:
     return linear_flow.Flow("tried").add(Step("reserve"), pay)
 
 
+class Half(task.Task):
+    """Takes even numbers only."""
+
+    def execute(self, number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number // 2
+
+
+halves = linear_flow.Flow("halved").add(
+    task.Map(Half("half"), over="numbers", item="number", name="halves")
+)
+
+
 def single() -> Step:
     return Step("single")
 

@@ -104,7 +104,7 @@ def test_a_flow_is_shown(wbengine: Command, bad: str) -> None:
     assert told.code == 0
     assert f"order  {bad}" in told.out
     for name in ("reserve", "pay", "pack"):
-        assert re.search(rf"── \S {name}  reverted  (?!attempt)", told.out)
+        assert re.search(rf"── \S {name}  (failed, )?reverted  (?!attempt)", told.out)
     assert re.search(r"── \S send$", told.out, re.MULTILINE)
     assert "failed: pack, attempt 1, on local: ValueError: out of paper" in told.out
     assert "canary" not in told.out and "Traceback" not in told.out
@@ -229,6 +229,38 @@ def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -
     process.communicate(timeout=60)
     watch.communicate(timeout=60)
     assert watch.returncode == 75
+
+
+def test_flow_of_a_dead_engine_is_listed_as_interrupted(wbengine: Command, home: Path) -> None:
+    process = wbengine.begin("flow", "run", SLOW)
+    appears(home / "reserve.begun")
+
+    def states() -> list[str]:
+        return [row.split()[2] for row in wbengine("flow", "ls").out.splitlines()[1:]]
+
+    assert states() == ["RUNNING"]
+    process.kill()
+    process.communicate(timeout=60)
+    assert states() == ["INTERRUPTED"]
+    (flow,) = wbengine("flow", "ls", "--json").json["flows"]
+    assert (flow["state"], flow["interrupted"]) == ("RUNNING", True)
+    assert "INTERRUPTED" in wbengine("flow", "show", flow["uuid"]).out
+
+
+def test_items_of_a_map_are_a_table_and_failures_name_the_item(
+    wbengine: Command, home: Path
+) -> None:
+    wbengine("flow", "run", "tests.cli.shop:halves", "--store", '{"numbers": [2, 3]}')
+    (flow,) = listed(wbengine)
+    told = wbengine("flow", "show", flow, "--show-values").out
+    table = told.partition("items of halves:\n")[2].splitlines()
+    assert table[0].split() == ["ITEM", "INPUT", "STATE", "WORKER", "TOOK", "TRIES", "ERROR"]
+    failed = table[1].split()
+    assert failed[:2] == ["1", "3"] and table[1].endswith("ValueError: 3 is odd")
+    assert table[2].split()[:2] == ["0", "2"]
+    assert "failed: halves, attempt 1, on local: item 1: ValueError: 3 is odd" in told
+    (item, *_) = wbengine("flow", "show", flow, "--json").json["atoms"][0]["item_rows"]
+    assert (item["index"], item["tries"]) == (1, 1)
 
 
 class Terminal:

@@ -50,7 +50,7 @@ class Kept:
         engine = engines.load(
             flow, flow_detail=detail, backend=self.backend, store=store, engine="serial", **options
         )
-        with contextlib.suppress(RuntimeError, wbengine.exceptions.WbengineException):
+        with contextlib.suppress(RuntimeError, ValueError, wbengine.exceptions.WbengineException):
             engine.run()
         self.uuids[name] = detail.uuid
         return detail.uuid
@@ -70,6 +70,19 @@ def good(tasks: int = 5, name: str = "good") -> Any:
 def leaking() -> Any:
     flow = linear_flow.Flow(f"leaking {SCRIPT}")
     return flow.add(Fine(f"begin {SCRIPT}"), Leaky("log in"), Fine("never"))
+
+
+class Half(task.Task):
+    def execute(self, number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number // 2
+
+
+def mapped() -> Any:
+    """One that fails, with a Map."""
+    half = task.Map(Half("half"), over="numbers", item="number", name="halves")
+    return linear_flow.Flow("mapped").add(half)
 
 
 SECRETS = {"password": CANARY, "dsn": f"amqp://wbe:{CANARY}@broker.invalid//"}

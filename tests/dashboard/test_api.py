@@ -9,13 +9,13 @@ from tests.dashboard import story
 FLOW = {
     "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
     "updated", "duration", "counts", "total", "progress", "waiting", "wish", "error", "history",
-    "failures", "revert_path", "values", "cursor", "atoms",
+    "interrupted", "queued", "failures", "revert_path", "values", "cursor", "atoms",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",
     "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
-    "waiting",
+    "waiting", "queued", "item_rows",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "created", "updated", "counts", "total", "progress", "owner", "error",

@@ -139,6 +139,17 @@ def test_the_graph_is_a_tree_without_graphviz(
     assert 'class="atom' not in page
 
 
+def test_the_page_of_a_map_lists_its_items(kept: story.Kept, guest: TestClient) -> None:
+    uuid = kept.run("mapped", story.mapped(), {"numbers": [2, 3]})
+    (atom,) = guest.get(f"/api/v1/flows/{uuid}").json()["atoms"]
+    page = html.unescape(guest.get(f"/flows/{uuid}/atoms/{atom['uuid']}").text)
+    rows = page.partition(">Items</h2>")[2].partition("</table>")[0].split("<tr>")[2:]
+    assert len(rows) == 2
+    assert '<td class="number-column">1</td>' in rows[0] and "ValueError: 3 is odd" in rows[0]
+    assert '<td class="number-column">0</td>' in rows[1] and "ERROR" not in rows[1]
+    assert "item 1: ValueError: 3 is odd" in guest.get(f"/flows/{uuid}/failures").text
+
+
 def test_values_are_hidden_unless_they_are_to_be_shown(kept: story.Kept) -> None:
     path = f"/flows/{kept.uuids['good']}"
     with client(kept) as browser:

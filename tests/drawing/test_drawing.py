@@ -60,7 +60,7 @@ order  REVERTED  3 of 7 tasks done, 2 reverted, 1 left out  21 s
 ├── ↶ pay  0/2
 │   ├── ✔ pay again  (retry)  0 s
 │   ├── ↶ reserve  reverted  attempt 2  300 ms  on host-a:1
-│   └── ↶ capture  reverted  attempt 2  300 ms  on host-a:1  ValueError: card refused
+│   └── ↶ capture  failed, reverted  attempt 2  300 ms  on host-a:1  ValueError: card refused
 ├── ○ notify  (map)
 └── ○ archive  after notify, pay  [joins: ANY]
 """
@@ -179,6 +179,18 @@ def test_svg_trusts_no_name(standalone):
         assert "<b" not in element.get("class", "")
     assert bool(list(root.iter(f"{SVG}style"))) == standalone
     assert "a </text><script>" in "".join(root.itertext())
+
+
+@pytest.mark.parametrize("format", ["svg", "mermaid", "dot", "text"])
+def test_pictures_show_what_failed_before_it_was_reverted(format):
+    view = look(records.failed())
+    told = drawing.draw(view.outline, view, format=format)
+    assert told.count("failed, reverted") >= 1
+    around = told[: told.index("failed, reverted")].rpartition("reserve")[2]
+    assert "capture" in around
+    if format == "svg":
+        failed = [g for g in ET.fromstring(told).iter() if "failed" in g.get("class", "").split()]
+        assert [g.get("data-node") for g in failed] == ["8"]
 
 
 def test_svg_fetches_nothing():
@@ -398,7 +410,7 @@ def test_the_colours_of_a_state_can_be_told_apart(state, scheme):
 
 
 def test_every_state_has_an_icon_and_a_word_of_its_own():
-    assert set(styles.STATES) == {*states.FLOW_STATES, *states.ATOM_STATES}
+    assert set(styles.STATES) == {*states.FLOW_STATES, *states.ATOM_STATES, "INTERRUPTED"}
     assert len({style.icon for style in styles.STATES.values()}) == len(styles.STATES)
     assert len({style.plain for style in styles.STATES.values()}) == len(styles.STATES)
     assert len({style.word for style in styles.STATES.values()}) == len(styles.STATES)

@@ -9,11 +9,12 @@ import time
 import pytest
 
 from tests.views import records
-from wbengine import states
+from wbengine import drawing, states
 from wbengine.persistence import leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow as flows
+from wbengine.views import timeline as timelines
 from wbengine.views.masking import Masker
 
 T = records.T
@@ -131,7 +132,7 @@ def test_what_was_handed_out_says_since_when():
     flow, outline = records.order()
     held = lease(flow)
     said = waiting(flow, outline, "reserve", held)
-    assert said == "It was handed out 6.0 s ago; nobody has told yet that it began."
+    assert said == "It was handed out 6.0 s ago; no worker has begun it yet."
     said = waiting(flow, outline, "reserve", held, offered=["shop.Capture"])
     assert said == "No worker is known that offers shop.Reserve."
     assert waiting(flow, outline, "reserve", held, now=T + 4.1) is None
@@ -154,7 +155,7 @@ def test_what_is_known_to_run_does_not_wait(known):
 def test_a_flow_that_nobody_runs_says_so():
     flow, outline = records.order()
     view = look(flow, outline)
-    assert view.waiting == "Nobody runs it: whoever did is gone."
+    assert view.waiting == "Nobody runs it: its owner is gone."
     assert "engine stopped" in view.atom("reserve").waiting
     died = look(flow, outline, lease(flow, died=True))
     assert died.owner_died
@@ -184,6 +185,69 @@ def test_a_suspended_flow_says_who_did_it():
     assert view.waiting == "It is suspended (suspended by ann: lunch)."
     assert view.atom("capture").waiting == "The flow is suspended (suspended by ann: lunch)."
     assert view.ended == T + 6
+
+
+def test_the_words_of_who_suspended_a_flow_stay_as_they_are():
+    flow, outline = records.order()
+    flow.enter(states.SUSPENDED, T + 6, "suspended by ann: the flow of goods. The flow is slow")
+    view = look(flow, outline)
+    why = "(suspended by ann: the flow of goods. The flow is slow)"
+    assert view.waiting == f"It is suspended {why}."
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_flow_whose_engine_is_gone_is_shown_as_interrupted(died):
+    flow, outline = records.order()
+    held = lease(flow, died=True) if died else None
+    view = look(flow, outline, held)
+    assert (view.state, view.shown_state) == ("RUNNING", "INTERRUPTED")
+    assert view.to_dict()["interrupted"] is True
+    assert look(flow, outline, lease(flow)).shown_state == "RUNNING"
+    flow.enter(states.SUSPENDED, T + 6)
+    assert look(flow, outline, held).shown_state == "SUSPENDED"
+
+
+def test_duration_leaves_out_the_time_in_which_a_flow_was_suspended():
+    flow, outline = records.order()
+    flow.enter(states.SUSPENDING, T + 4)
+    flow.enter(states.SUSPENDED, T + 5)
+    assert look(flow, outline).duration == 6
+    flow.enter(states.RUNNING, T + 1005)
+    assert look(flow, outline, lease(flow), now=T + 1007).duration == 8
+    flow.enter(states.SUCCESS, T + 1010)
+    assert look(flow, outline, now=T + 5000).duration == 11
+    flow.enter(states.RUNNING, T + 2000)
+    assert look(flow, outline, lease(flow), now=T + 2003).duration == 14
+
+
+def test_duration_leaves_out_the_time_after_an_engine_died():
+    flow, outline = records.order()  # the latest that is known is of T + 4
+    assert look(flow, outline, lease(flow, died=True), now=T + 5000).duration == 5
+    flow.enter(states.RUNNING, T + 1000)
+    assert look(flow, outline, lease(flow), now=T + 1002).duration == 7
+
+
+def test_queued_tasks_are_told_apart_from_running_ones():
+    flow, outline = records.order()
+    held = lease(flow)
+    view = look(flow, outline, held)
+    assert (view.queued, view.atom("reserve").queued) == (1, True)
+    assert not [lane for lane in timelines.timeline(view).lanes if lane.worker is None]
+    assert "queued" in drawing.draw(outline, view, format="mermaid")
+    for each in flow:
+        if each.name == "reserve":
+            each.started, each.worker = T + 6, "host-a:1"
+    view = look(flow, outline, held)
+    assert (view.queued, view.atom("reserve").queued) == (0, False)
+    assert view.atom("reserve").attempts[-1].queued == 2
+
+
+def test_tasks_of_a_local_engine_are_not_called_queued():
+    flow, outline = records.order()
+    flow.meta[models.ENGINE] = "parallel"
+    view = look(flow, outline, lease(flow), now=T + 100)
+    assert view.queued == 0
+    assert view.atom("reserve").waiting is None
 
 
 def test_a_retry_says_when_it_tries_again():
@@ -281,6 +345,26 @@ def test_a_failed_item_of_a_map_is_told():
     assert dict(atom.items) == {"SUCCESS": 1, "FAILURE": 1, "PENDING": 1}
     assert (atom.failure.item, atom.failure.message) == (1, "no such address")
     assert atom.progress == pytest.approx(1 / 3)
+    assert atom.failure.line == "item 1: ValueError: no such address"
+    assert [(row.index, row.input, row.state, row.tries, row.error) for row in atom.item_rows] == [
+        (1, "str, 1 character", "FAILURE", 1, "ValueError: no such address"),
+        (0, "str, 1 character", "SUCCESS", 1, None),
+        (2, "str, 1 character", "PENDING", 1, None),
+    ]
+
+
+def test_items_of_a_map_are_told_as_far_as_there_is_room():
+    flow, outline = records.order()
+    for each in flow:
+        if each.name == "notify":
+            each.attempt, each.state = 1, states.RUNNING
+            each.items = models.Items(1, [f"m{n}" for n in range(1000)])
+            each.items[990].put(states.FAILURE, records.failure("lost"))
+            each.items[0].submitted = T + 4
+    rows = look(flow, outline, lease(flow), masker=Masker(True)).atom("notify").item_rows
+    assert len(rows) == 100
+    assert (rows[0].index, rows[0].input) == (990, "'m990'")
+    assert [row.state for row in rows[1:4]] == ["RUNNING", "PENDING", "PENDING"]
 
 
 # -- what is not known ----------------------------------------------------------------------------

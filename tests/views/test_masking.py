@@ -21,7 +21,8 @@ CANARY = "c4n4ry-of-the-mine"
         "password", "db_password", "DB_PASSWORD", "dbPassword", "passwd", "PWD", "passphrase",
         "secret", "client-secret", "token", "authToken", "access_token", "api_key", "apikey",
         "API-Key", "x-api-key", "Authorization", "credentials", "private_key", "dsn", "SENTRY_DSN",
-        "cookie", "aws_secret_access_key", "jwt", b"password",
+        "cookie", "aws_secret_access_key", "jwt", b"password", "refresh_tokens", "tokens",
+        "basic_auth", "password_hash", "auth_header", "secret_id", "token1",
     ],
 )  # fmt: skip
 def test_keys_of_secrets_are_known(key):
@@ -30,7 +31,29 @@ def test_keys_of_secrets_are_known(key):
 
 @pytest.mark.parametrize(
     "key",
-    ["name", "author", "tokenizer", "monkey", "keyboard", "host", "passenger", "compass", "", 7],
+    [
+        "name",
+        "author",
+        "tokenizer",
+        "monkey",
+        "keyboard",
+        "host",
+        "passenger",
+        "compass",
+        "",
+        7,
+        "max_tokens",
+        "maxTokens",
+        "total_tokens",
+        "prompt_tokens",
+        "token_count",
+        "auth_method",
+        "auth-type",
+        "token_url",
+        "token_expires_at",
+        "password_length",
+        "passwordPolicy",
+    ],
 )
 def test_other_keys_are_not(key):
     assert not secrets.is_secret_key(key)
@@ -94,6 +117,9 @@ def test_other_texts_are_left_alone(text):
         base64.b64encode(CANARY.encode()).decode(),
         f"it was cut off: {CANARY[:9]}...",
         f"it was cut off: {CANARY[:4]}…",
+        f"ValueError: {CANARY[:9]}... and 3 more",
+        f"({CANARY[:5]}…{CANARY[-6:]}) in the midst",
+        f"read ...{CANARY[9:]} of it",
     ],
 )
 def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
@@ -101,6 +127,7 @@ def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
     more = {"secrets": [f'{CANARY}"\n', f"{CANARY}'\"\n".encode()]}
     told = Masker().knowing(values, more).text(written)
     assert CANARY[:4] not in told
+    assert CANARY[-4:] not in told
     assert base64.b64encode(CANARY.encode()).decode() not in told
     assert MASK in told
 
@@ -123,9 +150,11 @@ def test_what_holds_itself_is_looked_at_once():
 
 
 def test_short_and_harmless_values_are_not_looked_for():
-    masker = Masker().knowing({"password": "abc", "token": "None", "secret": 12, "dsn": True})
-    for text in ("abc", "None", "12", "True", "an abcissa"):
+    masker = Masker().knowing({"password": "abcde", "token": "None", "secret": 12, "dsn": True})
+    for text in ("abcde", "None", "12", "True", "an abcdeister", "the abcd... is cut off"):
         assert masker.text(text) == text
+    assert masker.text("password=abcde") == "password=***"
+    assert Masker(show_values=True).value({"password": "abc"}) == {"password": MASK}
 
 
 def test_numbers_are_secrets_too():

@@ -81,7 +81,7 @@ def command(
         (
             row.uuid[:_SHORT] if printer.is_terminal else row.uuid,
             row.name,
-            row.state,
+            row.shown_state,
             f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
             _moment(row.created, printer.is_terminal),
             row.owner,

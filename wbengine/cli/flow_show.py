@@ -61,6 +61,8 @@ def command(
     _head(printer, view)
     if tree or every:
         _tree(printer, view)
+    if every:
+        _items(printer, view)
     if timeline:
         _timeline(printer, view)
     if inputs:
@@ -74,7 +76,7 @@ def _head(printer: Printer, view: FlowView) -> None:
 
     rows: list[tuple[str, Any]] = [
         ("flow", f"{view.name}  {view.uuid}"),
-        ("state", view.state),
+        ("state", view.shown_state),
         ("book", view.book_name),
         ("run by", view.owner),
         ("created", words.iso(view.created)),
@@ -93,6 +95,34 @@ def _tree(printer: Printer, view: FlowView) -> None:
     printer.rich(tree.flow_tree(view, printer.console))
 
 
+def _items(printer: Printer, view: FlowView) -> None:
+    """A table for each Map that has items."""
+    from wbengine.views import words
+
+    for atom in view.atoms:
+        if not atom.item_rows:
+            continue
+        rows = [
+            (
+                str(item.index),
+                item.input,
+                item.state,
+                item.worker,
+                "" if item.runtime is None else words.seconds(item.runtime),
+                str(item.tries),
+                item.error,
+            )
+            for item in atom.item_rows
+        ]
+        columns = ("ITEM", "INPUT", "STATE", "WORKER", "TOOK", "TRIES", "ERROR")
+        printer.line("")
+        printer.line(f"items of {atom.name}:")
+        printer.table(columns, rows, right=("ITEM", "TOOK", "TRIES"))
+        more = sum((atom.items or {}).values()) - len(rows)
+        if more > 0:
+            printer.line(f"{words.count(more, 'more item')}")
+
+
 def _timeline(printer: Printer, view: FlowView) -> None:
     from wbengine.views import timeline, words
 
@@ -103,6 +133,7 @@ def _timeline(printer: Printer, view: FlowView) -> None:
         (
             words.iso(bar.started),
             f"{bar.started - found.begin:.3f}",
+            "" if bar.queued is None else words.seconds(bar.queued),
             words.seconds(bar.ended - bar.started),
             worker,
             bar.name,
@@ -112,9 +143,9 @@ def _timeline(printer: Printer, view: FlowView) -> None:
         )
         for worker, bar in bars
     ]
-    columns = ("STARTED", "AFTER", "TOOK", "WORKER", "TASK", "ATTEMPT", "ACTION", "STATE")
+    columns = ("STARTED", "AFTER", "QUEUED", "TOOK", "WORKER", "TASK", "ATTEMPT", "ACTION", "STATE")
     printer.line("")
-    printer.table(columns, rows, right=("AFTER", "TOOK", "ATTEMPT"))
+    printer.table(columns, rows, right=("AFTER", "QUEUED", "TOOK", "ATTEMPT"))
 
 
 def _values(printer: Printer, view: FlowView) -> None:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
-from wbengine.invocation import LOCAL
-from wbengine.persistence import models
 from wbengine.views import flow as flows
 from wbengine.views import masking, past
+from wbengine.views.building import on_workers
 from wbengine.views.glimpse import Glimpse
 from wbengine.views.records import Records
 
@@ -26,8 +25,6 @@ _TURN: Final = threading.Lock()
 
 #: Tells the names of the tasks that workers offer, if that is known; never waits.
 Offered = Callable[[], Collection[str] | None]
-
-_WORKERS: Final = frozenset({"workers", "worker-based"})
 
 #: What a look saw, to be compared: a cursor alone need not tell of the flow's own row.
 _Seen = tuple[str, int, dict[str, Any]]
@@ -96,7 +93,7 @@ class Kept:
             self._is_being_made = True
         try:
             detail = self._records.detail
-            offered = self._offered() if detail is not None and _on_workers(detail) else None
+            offered = self._offered() if detail is not None and on_workers(detail) else None
             view = self._records.view(offered=offered)
             with self._lock:
                 self._view, self._shown = view, seen
@@ -185,9 +182,3 @@ class Kept:
                 self._records.close()
 
 
-def _on_workers(detail: models.FlowDetail) -> bool:
-    """Whether workers run its tasks, as far as the records tell."""
-    noted = detail.meta.get(models.ENGINE) if detail.has_meta else None
-    if noted is not None:
-        return noted in _WORKERS
-    return any(atom.worker not in (None, LOCAL) for atom in detail)

@@ -156,6 +156,8 @@ def _tell(bar: Bar, begin: float) -> Iterator[str]:
     yield bar.name
     verb = "reverted" if bar.action == "revert" else "executed"
     yield f"attempt {words.nth(bar)}, {verb}: {styles.word(bar.state)}"
+    if bar.queued:
+        yield f"queued for {words.seconds(bar.queued)} before it began"
     yield f"{words.seconds(bar.seconds)}, from {words.seconds(bar.started - begin)} on"
     if bar.error:
         yield bar.error

@@ -100,7 +100,9 @@ def dot(scene: Scene, direction: str, *, states: bool) -> str:
         if states:
             style = styles.style_of(box.state)
             label = f"{style.icon} {label}"
-            said += [f'fillcolor="{style.fill}"', f'color="{style.colour}"']
+            failed = box.atom is not None and box.atom.failed_before
+            border = styles.STATES["FAILURE"].colour if failed else style.colour
+            said += [f'fillcolor="{style.fill}"', f'color="{border}"']
         return ", ".join([f"label={_quoted(label + (line and chr(10) + line))}", *said])
 
     def frame(frame: Frame) -> str:
@@ -265,6 +267,7 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None)
     if len(texts) > 1:
         texts[1].text = _clean(labels.shortened(line, _NAME + 8))
     kind = box.kind + (" collapsed" if box.collapsed else "")
+    kind += " failed" if atom is not None and atom.failed_before else ""
     label = _clean(f"{box.name}, {line or styles.word(box.state)}")
     group.attrib.update({"class": f"atom kind-{kind} {_class_of(box.state)}", "aria-label": label})
     group.attrib["data-node"] = str(box.node)

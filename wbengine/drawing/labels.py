@@ -13,7 +13,7 @@ from wbengine.types import outline as outlines
 from wbengine.views import words
 from wbengine.views.atoms import AtomView
 
-__all__ = ["counted", "escaped", "line", "shortened", "tell"]
+__all__ = ["counted", "escaped", "line", "shortened", "state_of", "tell"]
 
 _KINDS: Final = {outlines.TASK: "task", outlines.RETRY: "retry", outlines.MAP: "map"}
 
@@ -78,10 +78,10 @@ def line(item: Box | Frame) -> str:
         return styles.word(item.state)
     if item.collapsed:
         return words.count(item.size, "atom")
-    said = styles.word(item.state)
     atom = item.atom
     if atom is None:
         return ""
+    said = state_of(atom)
     if atom.runtime is not None and atom.state != "PENDING" and item.kind != outlines.RETRY:
         said += f" · {words.seconds(atom.runtime)}"
     elif atom.state == "RUNNING" and atom.progress:
@@ -92,6 +92,12 @@ def line(item: Box | Frame) -> str:
         done = atom.items.get("SUCCESS", 0)
         said += f" · {done:,}/{sum(atom.items.values()):,}"
     return said
+
+
+def state_of(atom: AtomView) -> str:
+    """The word for its state; also that it failed before it was reverted, and that it is queued."""
+    word = "queued" if atom.queued else styles.word(atom.state)
+    return f"failed, {word}" if atom.failed_before else word
 
 
 def _nth(number: int) -> str:
@@ -119,7 +125,7 @@ def tell(item: Box | Frame) -> list[str]:
 
 
 def _known(atom: AtomView) -> list[str]:
-    found = [styles.word(atom.state)]
+    found = [state_of(atom)]
     if atom.worker is not None and atom.worker != "local":
         found.append(f"on {atom.worker}")
     if atom.runtime is not None:

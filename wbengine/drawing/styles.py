@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from wbengine import states
+from wbengine.views.flow import INTERRUPTED
 
 __all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
 
@@ -24,7 +25,8 @@ class StateStyle(NamedTuple):
     fill: str
 
 
-#: By the state of an atom or a flow.  No two states share an icon: colour alone says nothing.
+#: By the state of an atom or a flow, as it is shown.  No two share an icon: colour alone says
+#: nothing.
 STATES: Final[Mapping[str, StateStyle]] = {
     states.PENDING: StateStyle("○", ".", "pending", "dim", "#5a636e", "#f4f5f7"),
     states.RUNNING: StateStyle("▶", ">", "running", "cyan", "#1f5fd0", "#e8f0fe"),
@@ -37,6 +39,7 @@ STATES: Final[Mapping[str, StateStyle]] = {
     states.IGNORE: StateStyle("⊘", "o", "left out", "dim", "#5f6873", "#f4f5f7"),
     states.SUSPENDING: StateStyle("◔", "~", "suspending", "yellow", "#776000", "#fdf5d8"),
     states.SUSPENDED: StateStyle("◫", "=", "suspended", "yellow", "#776000", "#fdf5d8"),
+    INTERRUPTED: StateStyle("◌", "/", "interrupted", "bold yellow", "#776000", "#fdf5d8"),
     states.RESUMING: StateStyle("⟳", "*", "resuming", "cyan", "#1f5fd0", "#e8f0fe"),
 }
 _OTHER: Final = StateStyle("•", "?", "unknown", "", "#5a636e", "#f4f5f7")
@@ -71,6 +74,7 @@ _DARK: Final = {
     "IGNORE": ("#8e98a5", "#1d2127"),
     "SUSPENDING": ("#e8c95a", "#332c10"),
     "SUSPENDED": ("#e8c95a", "#332c10"),
+    "INTERRUPTED": ("#e8c95a", "#332c10"),
     "RESUMING": ("#7fb0ff", "#172a4a"),
 }
 
@@ -107,6 +111,7 @@ STYLESHEET: Final = f"""\
 .wbe-graph .atom.state-PENDING>.shape,.wbe-graph .atom.state-IGNORE>.shape,\
 .wbe-graph .retries path{{stroke-dasharray:4 3}}
 .wbe-graph .atom.collapsed>.shape{{stroke-width:2.5}}
+.wbe-graph .atom.failed>.shape{{stroke:var(--c-FAILURE);stroke-width:2.5}}
 .wbe-graph .icon{{fill:var(--c)}}
 .wbe-graph .name{{font-size:13px}}
 .wbe-graph text.state{{font-size:11px;font-weight:400;fill:var(--dim)}}

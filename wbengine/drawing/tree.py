@@ -84,6 +84,10 @@ class Source(Protocol):
     def state_of(self, node: int) -> str:
         """The state of an atom, or of what an inner flow consists of."""
 
+    def word_of(self, node: int) -> str:
+        """The word for the state of an atom."""
+        return styles.word(self.state_of(node))
+
     def wrong(self, most: int) -> Sequence[int]:
         """Atoms that failed, at most so many."""
 
@@ -210,7 +214,7 @@ class _Pen:
         else:
             text.append(name)
         silent = source.is_flow(node) or state in _SILENT or not is_known
-        for part in (*(() if silent else (style.word,)), *source.details(node)):
+        for part in (*(() if silent else (source.word_of(node),)), *source.details(node)):
             text.append(f"  {self._clean(part)}", "dim")
         progress = source.progress(node)
         if progress is None:
@@ -319,7 +323,7 @@ class FlowTree(Source):
             self._nodes[node.node] = node
             waiting += node.children
         whole = self._nodes[root].state if root else None
-        self.state = None if view is None else whole or view.state
+        self.state = None if view is None else whole or view.shown_state
 
     def size(self, node: int) -> int:
         """How many atoms it has."""
@@ -342,7 +346,9 @@ class FlowTree(Source):
         return None if self._view is None or self.root else self._view.duration
 
     def remarks(self) -> Iterable[str]:
-        return [words.count(self.size(self.root), "atom")] if self._view is None else ()
+        if self._view is None:
+            return [words.count(self.size(self.root), "atom")]
+        return [f"{self._view.queued:,} of them queued"] if self._view.queued else ()
 
     def is_flow(self, node: int) -> bool:
         return self._nodes[node].kind == outlines.FLOW
@@ -355,6 +361,10 @@ class FlowTree(Source):
 
     def state_of(self, node: int) -> str:
         return self._nodes[node].state
+
+    def word_of(self, node: int) -> str:
+        atom = self._nodes[node].atom
+        return styles.word(self.state_of(node)) if atom is None else labels.state_of(atom)
 
     def wrong(self, most: int) -> list[int]:
         return self._in(WRONG, most)
@@ -381,7 +391,9 @@ class FlowTree(Source):
     def _known(self, atom: AtomView, now: float) -> Iterator[str]:
         if words.nth(atom) > 1:
             yield f"attempt {words.nth(atom)}"
-        if atom.state in BUSY and atom.started is not None:
+        if atom.queued:
+            yield "queued"
+        elif atom.state in BUSY and atom.started is not None:
             yield words.seconds(max(0.0, now - atom.started))
         elif atom.runtime is not None:
             yield words.seconds(atom.runtime)

@@ -164,7 +164,6 @@ def _failures(failures: Sequence[FailureView]) -> Section:
 
 def _failure(failure: FailureView, opened: bool) -> str:
     where = [f"attempt {words.nth(failure)}" if failure.attempt else ""]
-    where += [f"item {failure.item}" if failure.item is not None else ""]
     where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
     where += [f"at {words.clock(failure.at)} UTC" if failure.at is not None else ""]
     told = ", ".join(each for each in where if each)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
+from wbengine import states
 from wbengine.persistence import history
 from wbengine.views import words
 from wbengine.views.failures import FailureView
 
-__all__ = ["AtomView", "AttemptView"]
+__all__ = ["AtomView", "AttemptView", "ItemView"]
+
+
+_UNDONE: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
 
 class AttemptView(NamedTuple):
@@ -36,6 +41,11 @@ class AttemptView(NamedTuple):
         """Seconds from the start to the end."""
         return history.runtime(self.started, self.ended)
 
+    @property
+    def queued(self) -> float | None:
+        """Seconds between being handed out and the start."""
+        return history.runtime(self.submitted, self.started)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "attempt": self.attempt,
@@ -45,10 +55,46 @@ class AttemptView(NamedTuple):
             "submitted": words.iso(self.submitted),
             "started": words.iso(self.started),
             "ended": words.iso(self.ended),
+            "queued": self.queued,
             "runtime": self.runtime,
             "error": self.error,
             "executions": self.executions,
             "reversions": self.reversions,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ItemView:
+    """One item of a Map: `input` says what it is, as `AtomView.result` does; `tries` counts the
+    executions of the Map up to the one that the item is of."""
+
+    index: int
+    input: str
+    state: str
+    worker: str | None
+    error: str | None
+    tries: int
+    submitted: float | None
+    started: float | None
+    ended: float | None
+
+    @property
+    def runtime(self) -> float | None:
+        """Seconds from the start to the end."""
+        return history.runtime(self.started, self.ended)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "index": self.index,
+            "input": self.input,
+            "state": self.state,
+            "worker": self.worker,
+            "error": self.error,
+            "tries": self.tries,
+            "submitted": words.iso(self.submitted),
+            "started": words.iso(self.started),
+            "ended": words.iso(self.ended),
+            "runtime": self.runtime,
         }
 
 
@@ -62,7 +108,9 @@ class AtomView(NamedTuple):
     to be executed, `reversions` times to be reverted.  `progress` is from 0 to 1, None where
     nothing is known.  `items` counts those of a Map by their state.  `result` says what it
     returned: a type and a size, or the masked value if the masker shows values.  `waiting` says why
-    it does not run, in one sentence; None: it runs, or is done.
+    it does not run, in one sentence; None: it runs, or is done.  `queued`: it was handed out, and
+    no worker has begun it yet.  `item_rows` are items of a Map, those that failed first; of many
+    items not all of them.
     """
 
     node: int
@@ -89,11 +137,18 @@ class AtomView(NamedTuple):
     result: str | None
     items: Mapping[str, int] | None
     waiting: str | None
+    queued: bool = False
+    item_rows: tuple[ItemView, ...] = ()
 
     @property
     def runtime(self) -> float | None:
         """Seconds that the latest attempt took."""
         return history.runtime(self.started, self.ended)
+
+    @property
+    def failed_before(self) -> bool:
+        """It failed, and was or is being reverted since."""
+        return self.failure is not None and self.state in _UNDONE
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -124,4 +179,6 @@ class AtomView(NamedTuple):
             "result": self.result,
             "items": None if self.items is None else dict(self.items),
             "waiting": self.waiting,
+            "queued": self.queued,
+            "item_rows": [item.to_dict() for item in self.item_rows],
         }

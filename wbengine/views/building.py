@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import states
+from wbengine.invocation import LOCAL
 from wbengine.persistence import models
-from wbengine.persistence.history import Attempt
+from wbengine.persistence.history import Attempt, in_short
+from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
 from wbengine.views import failures, sources, structure, waiting
-from wbengine.views.atoms import AtomView, AttemptView
+from wbengine.views.atoms import AtomView, AttemptView, ItemView
 from wbengine.views.failures import FailureView
 from wbengine.views.masking import Masker
 
-__all__ = ["Building"]
+__all__ = ["Building", "on_workers"]
+
+#: Items of a Map that are looked at one by one.
+_ITEMS: Final = 100
+_WORKERS: Final = frozenset({"workers", "worker-based"})
 
 _DONE: Final = frozenset({states.SUCCESS, states.IGNORE})
 _UNDONE: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
@@ -61,7 +68,9 @@ class Building:
         self.outline = _masked(outline, self.masker)
         self._structure = structure.Structure(self.outline)
         self.counts = Counter(self._state(node) for node in self._structure.tasks())
-        self.situation = waiting.Situation(self.state, now, owner, died, self._suspended(), offered)
+        self.situation = waiting.Situation(
+            self.state, now, owner, died, self._suspended(), offered, on_workers(detail)
+        )
 
     def _state(self, node: int) -> str:
         record = self._records[node]
@@ -163,6 +172,37 @@ class Building:
             self._result(record, state),
             None if record.items is None else Counter(item.state for item in record.items),
             why,
+            self._is_queued(record, state),
+            self._items(record, state),
+        )
+
+    def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
+        """As far as that is known: only workers tell when they begin."""
+        if state not in _BUSY or record.items is not None or not self.situation.on_workers:
+            return False
+        return self.situation.runs and record.started is None and record.progress is None
+
+    def _items(self, record: models.AtomDetail, state: str) -> tuple[ItemView, ...]:
+        if record.items is None:
+            return ()
+        shown = heapq.nsmallest(
+            _ITEMS, record.items, key=lambda item: (item.failure is None, item.index)
+        )
+        return tuple(self._item(item, state) for item in shown)
+
+    def _item(self, item: models.ItemDetail, state: str) -> ItemView:
+        failure = item.revert_failure or item.failure
+        busy = state in _BUSY and item.submitted is not None and item.ended is None
+        return ItemView(
+            item.index,
+            self.masker.result(item.value),
+            state if busy else item.state,
+            self._text(item.worker),
+            None if failure is None else self.masker.text(in_short(failure)),
+            item.attempt,
+            item.submitted,
+            item.started,
+            item.ended,
         )
 
     def _attempt(self, attempt: Attempt) -> AttemptView:
@@ -211,8 +251,10 @@ class Building:
                         "at": item.ended,
                     }
                     break
-        elif record.action == "revert":
-            where = self._executed(record)
+        else:
+            where = {"item": _item_of(record, failure)}
+            if record.action == "revert":
+                where.update(self._executed(record))
         if failure is None:
             return None
         return failures.of(failure, self.masker, **{**self._where(record, name), **where})
@@ -233,7 +275,8 @@ class Building:
     def _revert_failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
         if record.revert_failure is None:
             return None
-        where = {**self._where(record, name), "action": "revert"}
+        item = next((each.index for each in record.items or () if each.revert_failure), None)
+        where = {**self._where(record, name), "action": "revert", "item": item}
         return failures.of(record.revert_failure, self.masker, **where)
 
     def _result(self, record: models.AtomDetail, state: str) -> str | None:
@@ -257,6 +300,22 @@ class Building:
 _SUSPENDED: Final = frozenset({states.SUSPENDED, states.SUSPENDING})
 
 
+def on_workers(detail: models.FlowDetail) -> bool:
+    """Whether workers run the tasks of a flow, as far as its records tell."""
+    noted = detail.meta.get(models.ENGINE) if detail.has_meta else None
+    if noted is not None:
+        return noted in _WORKERS
+    return any(atom.worker not in (None, LOCAL) for atom in detail)
+
+
+def _item_of(record: models.AtomDetail, failure: ft.Failure) -> int | None:
+    """The index of the item that a Map failed with."""
+    for item in sorted(record.items or (), key=lambda item: item.order):
+        if item.failure is not None and item.failure.matches(failure):
+            return item.index
+    return None
+
+
 def _masked(outline: outlines.Outline, masker: Masker) -> outlines.Outline:
     nodes = outline.nodes
     names = masker.texts([node.name for node in nodes])
@@ -277,6 +336,8 @@ def _same(node: outlines.OutlineNode, name: str, note: str) -> bool:
 
 
 def _progress(record: models.AtomDetail, state: str) -> float | None:
+    if state in _UNDONE:
+        return None  # what it told while it was reverted is no part of what is done
     if record.progress is not None:
         return min(max(float(record.progress), 0.0), 1.0)
     if state == states.SUCCESS:

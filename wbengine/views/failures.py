@@ -37,10 +37,12 @@ class FailureView:
 
     @property
     def line(self) -> str:
-        """Its type, without the module, and the first line of its message."""
+        """Its type, without the module, and the first line of its message; of a Map, the index of
+        the item."""
         name = self.type.rpartition(".")[2]
         said = next(iter(self.message.splitlines()), "")
-        return f"{name}: {said}" if said else name
+        item = "" if self.item is None else f"item {self.item}: "
+        return f"{item}{name}: {said}" if said else f"{item}{name}"
 
     @property
     def text(self) -> str:

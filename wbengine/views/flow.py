@@ -19,10 +19,18 @@ from wbengine.views.failures import FailureView
 from wbengine.views.masking import Masker
 from wbengine.views.trees import NodeView, grow
 
-__all__ = ["SCHEMA", "ChangeView", "FlowView", "read", "view"]
+__all__ = ["INTERRUPTED", "SCHEMA", "ChangeView", "FlowView", "read", "shown_state", "view"]
 
 SCHEMA: Final = "wbengine/flow/1"
+#: What is shown of a flow that is under way, by its records, and has no engine that lives.
+INTERRUPTED: Final = "INTERRUPTED"
 _ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
+_RESTS: Final = _ENDED | {states.SUSPENDED, states.PENDING}
+
+
+def shown_state(state: str, owner: str | None, died: bool) -> str:
+    """The state of a flow; INTERRUPTED where it was run by an engine that is gone."""
+    return state if state in _RESTS or (owner is not None and not died) else INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,13 @@ class FlowView:
     `owner` says who runs it, in words (None: nobody), `owner_short` in two of them; `owner_died`:
     and is certainly dead.
     `created`, `started`, `ended` and `updated` (the last thing that is known to have happened) are
-    unix seconds, `duration` seconds from the start to the end, or to now.  `counts` say how many
-    tasks are in which state, `progress` is from 0 to 1.  `atoms` are in the order of `outline`,
-    which is the one to draw the view with.  `waiting` says why the flow does not go on, in one
-    sentence (None: it does, or has ended).  `failures` are those of its atoms, the earliest first;
-    `revert_path` is what was undone, in that order.  `wish` is what somebody wants of whoever runs
-    it.  `values` are the flow's own, by name, as far as they may be shown.  `cursor` is where a
-    `Watch` goes on from this view.
+    unix seconds, `duration` the seconds in which it was run (None: it was not started).  `counts`
+    say how many tasks are in which state, `progress` is from 0 to 1.  `atoms` are in the order of
+    `outline`, which is the one to draw the view with.  `waiting` says why the flow does not go on,
+    in one sentence (None: it does, or has ended).  `failures` are those of its atoms, the earliest
+    first; `revert_path` is what was undone, in that order.  `wish` is what somebody wants of
+    whoever runs it.  `values` are the flow's own, by name, as far as they may be shown.  `cursor`
+    is where a `Watch` goes on from this view.
     """
 
     uuid: str
@@ -64,6 +72,7 @@ class FlowView:
     created: float | None
     started: float | None
     ended: float | None
+    duration: float | None
     updated: float | None
     now: float
     counts: Mapping[str, int]
@@ -89,11 +98,14 @@ class FlowView:
         return self.state in _ENDED and self.owner is None
 
     @property
-    def duration(self) -> float | None:
-        """Seconds from its start to its end, or to now; None: it was not started."""
-        if self.started is None:
-            return None
-        return max(0.0, (self.now if self.ended is None else self.ended) - self.started)
+    def shown_state(self) -> str:
+        """Its state; INTERRUPTED where it was run by an engine that is gone."""
+        return shown_state(self.state, self.owner, self.owner_died)
+
+    @property
+    def queued(self) -> int:
+        """How many of the tasks that are under way no worker has begun yet."""
+        return sum(atom.queued for atom in self.atoms)
 
     @property
     def error(self) -> str | None:
@@ -123,6 +135,7 @@ class FlowView:
             "name": self.name,
             "book": {"uuid": self.book_uuid, "name": self.book_name},
             "state": self.state,
+            "interrupted": self.shown_state == INTERRUPTED,
             "owner": self.owner,
             "owner_died": self.owner_died,
             "created": words.iso(self.created),
@@ -132,6 +145,7 @@ class FlowView:
             "duration": self.duration,
             "counts": dict(self.counts),
             "total": self.total,
+            "queued": self.queued,
             "progress": self.progress,
             "waiting": self.waiting,
             "wish": self.wish,
@@ -214,6 +228,8 @@ def view(
         for change in detail.history
     )
     started = _started(detail, atoms)
+    updated = max(_moments(detail, atoms), default=None)
+    until = now if made.situation.runs else updated
     return FlowView(
         uuid=detail.uuid,
         name=masker.text(detail.name),
@@ -226,7 +242,8 @@ def view(
         created=detail.created,
         started=started,
         ended=_ended(detail, atoms, made.state) if started is not None else None,
-        updated=max(_moments(detail, atoms), default=None),
+        duration=_duration(detail, atoms, started, until),
+        updated=updated,
         now=now,
         counts=made.counts,
         progress=made.progress,
@@ -260,6 +277,35 @@ def _started(detail: models.FlowDetail, atoms: Collection[AtomView]) -> float | 
     # What was first is forgotten, or was never written.
     first = [each.submitted for atom in atoms for each in atom.attempts if each.submitted]
     return min([*first, *told[:1]], default=None)
+
+
+def _duration(
+    detail: models.FlowDetail,
+    atoms: Collection[AtomView],
+    started: float | None,
+    until: float | None,
+) -> float | None:
+    """Seconds in which the flow was run: not those in which it was suspended, or had no engine."""
+    if started is None:
+        return None
+    total, at = 0.0, started
+    begin: float | None = started
+    for change in detail.history:
+        if change.state in _RESTS:
+            total, begin = total + max(0.0, change.at - (begin or change.at)), None
+        elif begin is None:
+            begin = change.at
+        elif change.state == states.RUNNING and change.at > started:
+            # Another engine took over from one that told nobody when it ended.
+            told = (
+                each.ended or each.started or each.submitted or 0.0
+                for atom in atoms
+                for each in atom.attempts
+            )
+            last = max((each for each in told if each < change.at), default=begin)
+            total, begin = total + max(0.0, max(last, at) - begin), change.at
+        at = change.at
+    return total if begin is None else total + max(0.0, (until or begin) - begin)
 
 
 def _ended(detail: models.FlowDetail, atoms: Collection[AtomView], state: str) -> float | None:

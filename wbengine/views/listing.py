@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine import states as st
 from wbengine.persistence import base, listing, owners
-from wbengine.views import acquainted, words
+from wbengine.views import acquainted, flow, words
 from wbengine.views.masking import Masker
 
 __all__ = ["SCHEMA", "ListingView", "RowView", "page", "row_of"]
@@ -40,12 +40,18 @@ class RowView:
     owner_died: bool
     error: str | None
 
+    @property
+    def shown_state(self) -> str:
+        """Its state; INTERRUPTED where it was run by an engine that is gone."""
+        return flow.shown_state(self.state, self.owner, self.owner_died)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "uuid": self.uuid,
             "name": self.name,
             "book": {"uuid": self.book_uuid, "name": self.book_name},
             "state": self.state,
+            "interrupted": self.shown_state == flow.INTERRUPTED,
             "created": words.iso(self.created),
             "updated": words.iso(self.updated),
             "counts": dict(self.counts),

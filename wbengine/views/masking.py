@@ -60,7 +60,7 @@ class Masker:
     def knowing(self, *values: Any) -> Masker:
         """One that also masks what secret-looking keys in `values` hold, wherever it occurs.
 
-        Secrets of less than four characters are masked beside their keys only.
+        Secrets of less than six characters are masked beside their keys only.
         """
         more = Needles(secrets.found_in(values))
         return Masker(self.show_values, self._needles | more) if more else self

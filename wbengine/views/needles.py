@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib import parse
 
 __all__ = ["SHORTEST", "Needles"]
 
-#: Shorter secrets are not looked for: they are part of too many words.
-SHORTEST: Final = 4
+#: Shorter secrets are masked under their own keys only: they are part of too many words.
+SHORTEST: Final = 6
+#: So much of a secret that was cut off gives it away.
+_START: Final = 4
 #: So many digits a number has to have.
 _DIGITS: Final = 6
 _LINE: Final = 8
 _HARMLESS: Final = frozenset({"none", "null", "true", "false"})
-_CUT: Final = ("...", "…")
+_CUT: Final = re.compile(r"\.\.\.|…")
 
 
 class Needles:
@@ -25,7 +28,7 @@ class Needles:
     Finding them costs what the text is long, however many there are.
     """
 
-    __slots__ = ("_by_start",)
+    __slots__ = ("_by_end", "_by_start")
 
     def __init__(self, secrets: Iterable[Any] = ()) -> None:
         # The first characters -> what begins so, by its length, the longest first.
@@ -33,9 +36,11 @@ class Needles:
         starts: dict[str, set[str]] = {}
         for secret in secrets:
             for form in _forms(secret):
-                starts.setdefault(form[:SHORTEST], set()).add(form)
+                starts.setdefault(form[:_START], set()).add(form)
         for start, forms in starts.items():
             self._by_start[start] = _by_length(forms)
+        # The last characters -> what ends so; made when a text was cut off.
+        self._by_end: dict[str, set[str]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._by_start)
@@ -56,18 +61,20 @@ class Needles:
         return both
 
     def hide(self, text: str, mask: str) -> str:
-        """`text` with `mask` in place of each; also where its end was cut off."""
+        """`text` with `mask` in place of each; also of what is left of one beside dots."""
         starts = self._by_start
-        if not starts or len(text) < SHORTEST:
+        if not starts or len(text) < _START:
             return text
-        if len(starts) < 64 and not any(start in text for start in starts):
+        cuts = list(_CUT.finditer(text))
+        if not cuts and len(starts) < 64 and not any(start in text for start in starts):
             return text
-        found, kept, at = [], 0, 0
-        end = _whole(text)
-        last = len(text) - SHORTEST
+        found, kept, at, number = [], 0, 0, 0
+        last = len(text) - _START
         while at <= last:
-            forms = starts.get(text[at : at + SHORTEST])
-            length = 0 if forms is None else _length_at(text, at, end, forms)
+            while number < len(cuts) and cuts[number].end() < at:
+                number += 1
+            cut = cuts[number] if number < len(cuts) else None
+            length = self._length_at(text, at, cut)
             if length:
                 found += [text[kept:at], mask]
                 at += length
@@ -75,6 +82,46 @@ class Needles:
             else:
                 at += 1
         return "".join([*found, text[kept:]]) if found else text
+
+    def _length_at(self, text: str, at: int, cut: re.Match[str] | None) -> int:
+        """How long what must not be shown is that begins at `at`; 0: nothing does.
+
+        `cut` are the next dots, or those that end at `at`: what is before them may be the beginning
+        of a secret, what is behind them the end of one.
+        """
+        forms = self._by_start.get(text[at : at + _START], ())
+        for length, known in forms:
+            if text[at : at + length] in known:
+                return length
+        if cut is None:
+            return 0
+        if cut.end() == at:
+            return self._end_at(text, at)
+        rest = text[at : cut.start()]
+        if len(rest) >= _START and any(
+            form.startswith(rest)
+            for length, known in forms
+            if length >= len(rest)
+            for form in known
+        ):
+            return len(rest)
+        return 0
+
+    def _end_at(self, text: str, at: int) -> int:
+        """How much of the end of a secret is at `at`."""
+        if self._by_end is None:
+            ends: dict[str, set[str]] = {}
+            for forms in self._by_start.values():
+                for _, known in forms:
+                    for form in known:
+                        ends.setdefault(form[-_START:], set()).add(form)
+            self._by_end = ends
+        longest = max(forms[0][0] for forms in self._by_start.values())
+        for end in range(min(len(text), at + longest), at + _START - 1, -1):
+            rest = text[at:end]
+            if any(form.endswith(rest) for form in self._by_end.get(rest[-_START:], ())):
+                return len(rest)
+        return 0
 
 
 _Forms = tuple[tuple[int, frozenset[str]], ...]
@@ -85,26 +132,6 @@ def _by_length(forms: Iterable[str]) -> _Forms:
     for form in forms:
         lengths.setdefault(len(form), set()).add(form)
     return tuple((length, frozenset(lengths[length])) for length in sorted(lengths, reverse=True))
-
-
-def _length_at(text: str, at: int, end: int, forms: _Forms) -> int:
-    """How long the one is that begins at `at`; 0 if none does.  `end`: what follows was cut off."""
-    for length, known in forms:
-        if text[at : at + length] in known:
-            return length
-    if end < len(text) and end - at >= SHORTEST:
-        rest = text[at:end]
-        if any(form.startswith(rest) for _, known in forms for form in known):
-            return len(rest)
-    return 0
-
-
-def _whole(text: str) -> int:
-    """Where the dots begin that say that something was cut off; the length if there are none."""
-    for cut in _CUT:
-        if text.endswith(cut):
-            return len(text) - len(cut)
-    return len(text)
 
 
 def _forms(secret: Any) -> Iterator[str]:

@@ -24,6 +24,22 @@ _WORDS: Final = frozenset(
         "passwd", "pin", "pwd", "sas", "secrets", "sessionid", "token", "tokens",
     }
 )  # fmt: skip
+#: A key that ends with one of these is about a secret, and holds none: `token_count`.
+_ABOUT: Final = frozenset(
+    {
+        "age", "at", "backend", "budget", "count", "counts", "endpoint", "expiration", "expires",
+        "expiry", "file", "kind", "length", "lifetime", "limit", "limits", "method", "methods",
+        "mode", "name", "names", "path", "policy", "provider", "required", "scheme", "scope",
+        "scopes", "size", "timeout", "ttl", "type", "types", "uri", "url", "usage", "used",
+    }
+)  # fmt: skip
+#: In front of `tokens` these say how many there are.
+_AMOUNTS: Final = frozenset(
+    {
+        "cached", "completion", "input", "max", "maximum", "min", "minimum", "n", "num", "number",
+        "output", "prompt", "reasoning", "total", "used",
+    }
+)  # fmt: skip
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
 #: A text without any of these (in lower case) has no key that looks secret.
 HINTS: Final = (
@@ -43,9 +59,9 @@ _DEEPEST: Final = 50
 
 
 def is_secret_key(key: object) -> bool:
-    """Whether what is kept under `key` is nobody's business.
+    """Whether what is kept under `key` is secret by its name.
 
-    >>> [is_secret_key(key) for key in ("db_password", "authToken", "API-Key", "tokenizer")]
+    >>> [is_secret_key(key) for key in ("db_password", "authToken", "API-Key", "max_tokens")]
     [True, True, True, False]
     """
     if isinstance(key, bytes):
@@ -58,9 +74,14 @@ def _is_secret(key: str) -> bool:
     lowered = key.lower()
     if _HINT.search(lowered) is None:
         return False
+    words = [word.lower() for word in _WORD.findall(key)]
+    if words and words[-1] in _ABOUT:
+        return False
     if _ANYWHERE.search(lowered):
         return True
-    return any(word.lower() in _WORDS for word in _WORD.findall(key))
+    if words[-1:] == ["tokens"] and not _AMOUNTS.isdisjoint(words):
+        return False
+    return any(word in _WORDS for word in words)
 
 
 def found_in(values: Iterable[Any]) -> Iterator[Any]:

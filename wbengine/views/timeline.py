@@ -30,6 +30,7 @@ class Bar:
     error: str | None = None
     executions: int = 0
     reversions: int = 0
+    queued: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -46,6 +47,7 @@ class Bar:
             "state": self.state,
             "started": words.iso(self.started),
             "ended": words.iso(self.ended),
+            "queued": self.queued,
             "error": self.error,
         }
 
@@ -106,12 +108,13 @@ def timeline(view: FlowView, now: float | None = None) -> Timeline:
 
 
 def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
+    latest = attempt.attempt == atom.attempt
     started = attempt.started if attempt.started is not None else attempt.submitted
-    if started is None:
+    if started is None or (atom.queued and latest):
         return None
     ended, state = attempt.ended, attempt.state
     if ended is None:
-        if attempt.attempt != atom.attempt or atom.state not in (states.RUNNING, states.REVERTING):
+        if not latest or atom.state not in (states.RUNNING, states.REVERTING):
             return None  # nobody knows when it ended
         ended = max(now, started)
     if state is None:
@@ -128,6 +131,7 @@ def _bar(atom: AtomView, attempt: AttemptView, now: float) -> Bar | None:
         attempt.error,
         attempt.executions,
         attempt.reversions,
+        attempt.queued,
     )
 
 

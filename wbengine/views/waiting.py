@@ -27,7 +27,8 @@ class Situation:
     """What the flow as a whole is in.
 
     `owner` is who runs it in words, None: nobody does; `died` says that this one is certainly dead.
-    `offered` are the tasks that live workers are known to offer, None: nobody asked them.
+    `offered` are the tasks that live workers are known to offer, None: nobody asked them;
+    `on_workers`: workers run the tasks, and tell when they begin.
     """
 
     state: str
@@ -36,6 +37,7 @@ class Situation:
     died: bool
     suspended: str | None = None
     offered: Collection[str] | None = None
+    on_workers: bool = True
 
     @property
     def runs(self) -> bool:
@@ -159,12 +161,12 @@ def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str 
         return None
     if at.offered is not None and task is not None and task not in at.offered:
         return f"No worker is known that offers {task}."
-    if record.submitted is None:
+    if record.submitted is None or not at.on_workers:
         return None
     since = at.now - record.submitted
     if since < _AT_ONCE:
         return None
-    return f"It was handed out {words.seconds(since)} ago; nobody has told yet that it began."
+    return f"It was handed out {words.seconds(since)} ago; no worker has begun it yet."
 
 
 def _retrying(record: Any, at: Situation) -> str:
@@ -193,20 +195,21 @@ def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> 
     return _nobody(at) or "It is to be reverted next."
 
 
-def _nobody(at: Situation) -> str | None:
-    """Why nothing of the flow goes on."""
+def _nobody(at: Situation, flow: str = "the flow") -> str | None:
+    """Why nothing of the flow goes on, which is called `flow`."""
     if at.state in _ENDED:
         return None
     if at.state == states.SUSPENDED:
-        return f"The flow is suspended{f' ({at.suspended})' if at.suspended else ''}."
+        why = f" ({at.suspended})" if at.suspended else ""
+        return f"{flow[0].upper()}{flow[1:]} is suspended{why}."
     if at.died:
-        return f"Nobody runs the flow: its owner, {at.owner}, died."
+        return f"Nobody runs {flow}: its owner, {at.owner}, died."
     if at.owner is None:
         if at.state == states.PENDING:
-            return "Nobody has run the flow yet."
-        return "Nobody runs the flow: whoever did is gone."
+            return f"Nobody has run {flow} yet."
+        return f"Nobody runs {flow}: its owner is gone."
     if at.state == states.SUSPENDING:
-        return "The flow is being suspended: nothing new is begun."
+        return f"{flow[0].upper()}{flow[1:]} is being suspended: nothing new is begun."
     return None
 
 
@@ -222,14 +225,14 @@ def of_flow(
     """
     if at.state in _ENDED:
         return None
-    nobody = _nobody(at)
+    nobody = _nobody(at, "it")
     if at.state == states.SUSPENDING:
         many = words.count(len(busy), "task")
         return (
             f"It is being suspended: {many} under way {'is' if len(busy) == 1 else 'are'} ending."
         )
     if nobody is not None:
-        return nobody.replace("the flow", "it").replace("The flow is", "It is")
+        return nobody
     stuck = [each for each in busy if each.waiting]
     if busy and len(stuck) == len(busy):
         first = min(stuck, key=lambda each: each.submitted or at.now)
