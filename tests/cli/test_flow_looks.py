@@ -488,7 +488,7 @@ def test_a_page_of_a_flow_has_its_tree_without_graphviz(
     monkeypatch.setenv("PATH", str(home))
     page = wbengine("flow", "export", bad, "--html").out
     assert "install it with `apt-get install graphviz`" in page
-    assert "├── " in page and "wbe-graph\"" not in page
+    assert "├── " in page and 'wbe-graph"' not in page
 
 
 def test_json_is_the_form_of_json(wbengine: Command) -> None:

@@ -75,6 +75,12 @@ def test_values_that_are_easily_lost(connection: Connection) -> None:
     assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
     connection.save_changes(flow, flow)
     assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
+    for atom, value in zip(atoms, records.EXAMPLES, strict=True):
+        atom.revert_results = value
+    flow.meta["as a run writes it"] = every
+    lease = connection.take_lease(flow.uuid, "engine", 60)
+    connection.save_changes(flow, flow, lease=lease)
+    assert records.of_book(connection.get_logbook(book.uuid)) == records.of_book(book)
 
 
 @pytest.mark.parametrize("name", ["Ä b/c", "a" * 255, "🦊 '\";--%s\\", " lead and trail ", "x\ny"])

@@ -84,7 +84,8 @@ def test_only_what_changed(connection: Connection) -> None:
     assert names(connection.get_changes(flow.uuid, found.cursor)) == {"d"}
 
 
-def test_only_items_that_changed(connection: Connection) -> None:
+@pytest.mark.parametrize("owner", [None, "engine"])
+def test_only_items_that_changed(connection: Connection, owner: str | None) -> None:
     """The row of their atom, if it comes with them, has none of them."""
     atom, other = models.TaskDetail("m"), models.TaskDetail("t")
     atom.attempt = 1
@@ -94,7 +95,9 @@ def test_only_items_that_changed(connection: Connection) -> None:
     known = connection.get_changes(flow.uuid)
     items = atom.items
     items[3].put(states.SUCCESS, "done")
-    connection.save_changes(flow, [], flow_row=False, items={atom.uuid: [items[3]]})
+    lease = None if owner is None else connection.take_lease(flow.uuid, owner, 60)
+    changed = {atom.uuid: [items[3]]}
+    connection.save_changes(flow, [], flow_row=False, items=changed, lease=lease)
     found = connection.get_changes(flow.uuid, known.cursor)
     assert names(found) <= {"m"}
     assert all(each.items is not None and len(each.items) == 0 for each in found.atoms)
@@ -103,7 +106,9 @@ def test_only_items_that_changed(connection: Connection) -> None:
     }
     atom.attempt = 2
     atom.items = models.Items(2, ["x"])
-    connection.save_changes(flow, [atom], flow_row=False, items={atom.uuid: list(atom.items)})
+    connection.save_changes(
+        flow, [atom], flow_row=False, items={atom.uuid: list(atom.items)}, lease=lease
+    )
     later = connection.get_changes(flow.uuid, found.cursor)
     assert [item.value for item in later.items[atom.uuid]] == ["x"]
     followed = later.put_into(found.put_into(known.put_into(None)))

@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
+from tests.seams import stores
 from wbengine import states
 from wbengine.persistence import base, models
 from wbengine.types import failure as ft
+
+#: Writes of an engine, which holds the lease, and those of others.
+owners = pytest.mark.parametrize("owner", [None, "engine"])
 
 
 class Kept:
     """A flow with one Map in a backend."""
 
-    def __init__(self, backend: base.Backend, count: int, attempt: int = 1) -> None:
+    def __init__(
+        self, backend: base.Backend, count: int, attempt: int = 1, *, owner: str | None = None
+    ) -> None:
         self.backend = backend
+        self.lease: stores.Lease | None = None
         book = models.LogBook("b")
         self.flow = models.FlowDetail("f")
         book.add(self.flow)
         self.map = models.TaskDetail("m")
         self.other = models.TaskDetail("other")
         self.flow.add_all([self.map, self.other])
-        self.book = backend.get_connection().save_logbook(book)
+        connection = backend.get_connection()
+        self.book = connection.save_logbook(book)
+        if owner is not None:
+            self.lease = connection.take_lease(self.flow.uuid, owner, 60)
         self.expand(count, attempt)
 
     def expand(self, count: int, attempt: int) -> None:
@@ -34,8 +46,9 @@ class Kept:
     ) -> None:
         changed = list(items)
         self.backend.get_connection().save_changes(
-            self.flow, atoms, flow_row=False, items={self.map.uuid: changed} if changed else {}
-        )
+            self.flow, atoms, flow_row=False, items={self.map.uuid: changed} if changed else {},
+            lease=self.lease,
+        )  # fmt: skip
 
     def read(self) -> models.Items:
         found = self.backend.get_connection().get_atom_details(self.map.uuid).items
@@ -53,9 +66,10 @@ def finish(item: models.ItemDetail, order: int, value: Any) -> models.ItemDetail
     return item
 
 
-def test_what_was_written_is_read_back(backend: base.Backend) -> None:
+@owners
+def test_what_was_written_is_read_back(backend: base.Backend, owner: str | None) -> None:
     """However it is asked for; the later write of an item counts."""
-    kept = Kept(backend, 4)
+    kept = Kept(backend, 4, owner=owner)
     items = kept.map.items
     assert items is not None
     assert [item.to_dict() for item in kept.read()] == kept.picture()
@@ -93,9 +107,12 @@ def test_what_is_written_is_a_copy(backend: base.Backend) -> None:
     assert [item.state for item in kept.read()] == [states.PENDING] * 2
 
 
-def test_the_row_of_the_atom_leaves_its_items_alone(backend: base.Backend) -> None:
+@owners
+def test_the_row_of_the_atom_leaves_its_items_alone(
+    backend: base.Backend, owner: str | None
+) -> None:
     """Its other fields, and how often it was resumed, change without them."""
-    kept = Kept(backend, 3)
+    kept = Kept(backend, 3, owner=owner)
     assert kept.map.items is not None
     kept.write(items=[finish(kept.map.items[1], 1, 5)])
     kept.map.items.resumed = 2
@@ -105,9 +122,10 @@ def test_the_row_of_the_atom_leaves_its_items_alone(backend: base.Backend) -> No
     assert [item.to_dict() for item in read] == kept.picture() and read.resumed == 2
 
 
-def test_a_new_attempt_begins_with_new_items(backend: base.Backend) -> None:
+@owners
+def test_a_new_attempt_begins_with_new_items(backend: base.Backend, owner: str | None) -> None:
     """Those of older attempts are never read again, even if somebody writes them late."""
-    kept = Kept(backend, 3)
+    kept = Kept(backend, 3, owner=owner)
     assert kept.map.items is not None
     old = finish(kept.map.items[1], 1, 5)
     kept.expand(2, attempt=4)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.support import servers
+from tests.support import servers, wiretap
 from tests.support.waiting import until
-from wbengine import _sql, exceptions
+from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
 
@@ -66,13 +66,81 @@ def keep(backend: sql.SQLBackend) -> models.FlowDetail:
 
 
 def test_connections_that_were_lost_are_made_anew(url: str, backend: sql.SQLBackend) -> None:
-    """Those of the pool are asked before they are used."""
+    """A transaction whose connection turns out to be lost is done again."""
     flow = keep(backend)
     kill_others(url)
     connection = backend.get_connection()
     connection.save_changes(flow, flow)
     kill_others(url)
     assert connection.get_flow_details(flow.uuid).name == "f"
+
+
+def test_turn_of_a_run_goes_on_over_a_connection_that_was_lost(
+    url: str, backend: sql.SQLBackend
+) -> None:
+    """Without a pause, and without an error."""
+    flow, connection = keep(backend), backend.get_connection()
+    lease = connection.take_lease(flow.uuid, "engine", 60)
+    for state in (states.RUNNING, states.SUCCESS):
+        kill_others(url)
+        flow.state = state
+        connection.save_changes(flow, flow, lease=lease)
+        assert connection.get_flow_details(flow.uuid).state == state
+
+
+#: How often a turn waits for its server: MariaDB has no statement that is a whole turn.
+EXCHANGES = {"postgresql": 1, "mysql": 3}
+
+
+def test_turn_waits_for_the_server_so_often(server: servers.Server, url: str) -> None:
+    """Each time a turn waits as long as the network is, and a run has many turns."""
+    with (
+        wiretap.to(server.port) as tap,
+        backends.backend(url.replace(f":{server.port}/", f":{tap.port}/")) as backend,
+    ):
+        flow, connection = keep(backend), backend.get_connection()
+        (atom,) = flow
+        atom.attempt, atom.items = 1, models.Items(1, range(3))
+        lease = connection.take_lease(flow.uuid, "engine", 60)
+        connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
+        before = tap.exchanges
+        for _ in range(10):
+            connection.save_changes(flow, flow, lease=lease)
+        # Once the driver has the server prepare what it has seen often.
+        assert tap.exchanges - before <= 10 * EXCHANGES[server.kind] + 1
+        atom.attempt, atom.items = 2, models.Items(2, range(2))
+        connection.save_changes(flow, flow, items={atom.uuid: list(atom.items)}, lease=lease)
+        count = sa.text("SELECT count(*) FROM wbe_itemdetails")
+        with backend.engine.connect() as raw:
+            assert raw.scalar(count) == 2  # those of the attempt before are forgotten
+
+
+def test_turn_whose_answer_is_lost_takes_place_once(server: servers.Server, url: str) -> None:
+    """The server has done it, and is told again: that changes nothing, and nobody hears of it."""
+    if server.kind != "postgresql":
+        pytest.skip("others are asked for a commit of its own, and then it is an error")
+    with (
+        wiretap.to(server.port) as tap,
+        backends.backend(url.replace(f":{server.port}/", f":{tap.port}/")) as backend,
+        backends.backend(url) as onlooker,
+    ):
+        flow, connection = keep(backend), backend.get_connection()
+        lease = connection.take_lease(flow.uuid, "engine", 60)
+        flow.state = states.RUNNING
+        tap.mutes = True
+        turn = threading.Thread(
+            target=connection.save_changes, args=(flow, flow), kwargs={"lease": lease}
+        )
+        turn.start()
+        look = onlooker.get_connection()
+        until(lambda: look.get_flow_details(flow.uuid).state == states.RUNNING)
+        seen = look.get_changes(flow.uuid)
+        tap.cut()
+        turn.join()
+        later = look.get_changes(flow.uuid, seen.cursor)
+        assert len(later.atoms) == 1  # written again
+        assert len(look.get_flow_details(flow.uuid)) == 1
+        connection.save_changes(flow, flow, lease=lease)
 
 
 def test_a_connection_lost_in_the_middle(url: str, backend: sql.SQLBackend) -> None:

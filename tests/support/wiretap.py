@@ -29,6 +29,9 @@ class Tap:
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: dict[socket.socket, bytearray] = {}
         self.said: list[bytearray] = []
+        # How often a client said something after it had heard something: it waits in between.
+        self.exchanges = 0
+        self._heard: set[socket.socket] = set()
         # Whether what clients say is lost, and what servers say.
         self.swallows = False
         self.mutes = False
@@ -80,6 +83,10 @@ class Tap:
         told = self._clients.get(source)
         if told is not None:
             told += data
+            self.exchanges += source in self._heard
+            self._heard.discard(source)
+        else:
+            self._heard.add(self._peers[source])
         if not (self.mutes if told is None else self.swallows):
             with contextlib.suppress(OSError):
                 self._peers[source].sendall(data)

@@ -60,18 +60,21 @@ def upsert(
     *,
     keep: Iterable[str] = (),
     given: Mapping[str, str] | None = None,
+    source: str | None = None,
 ) -> sa.TextClause:
     """An INSERT of rows (as dicts) that replaces those with the same `keys`.
 
     The columns `keep` are those of the first insertion.  Columns that are `given` by an SQL
-    expression are not in the rows.  To be executed with a list of rows: each driver has its own way
+    expression are not in the rows; with a `source`, a SELECT of all columns, all rows are its.  To
+    be executed with a list of rows: each driver has its own way
     to send many at once, and knows this form of the statement.
     """
     names = list(columns)
     values = {**{name: f":{name}" for name in names}, **(given or {})}
     fixed = {*keys, *keep}
     changed = [name for name in names if name not in fixed]
-    text = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(values.values())})"
+    source = source or f"VALUES ({', '.join(values.values())})"
+    text = f"INSERT INTO {table} ({', '.join(names)}) {source}"
     if dialect == MYSQL:
         news = ", ".join(f"{name} = VALUES({name})" for name in changed or keys)
         return sa.text(f"{text} ON DUPLICATE KEY UPDATE {news}")

@@ -15,7 +15,7 @@ from sqlalchemy import pool
 from wbengine import logging
 from wbengine._sql import dialects, mounts, options, writers
 
-__all__ = ["make_engine", "read_level", "retries_of", "writer_of"]
+__all__ = ["dispose", "is_psycopg", "make_engine", "read_level", "retries_of", "writer_of"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = N
     driver = told.url.get_driver_name()
     arguments: dict[str, Any] = {
         "hide_parameters": True,
+        # Each transaction ends by itself: there is nothing to undo when a connection is returned.
+        "pool_reset_on_return": None,
         "pool_pre_ping": told.checkout_ping and told.dialect != dialects.SQLITE,
         **_pool(told),
     }
@@ -136,6 +138,11 @@ def writer_of(engine: sa.Engine) -> writers.Writer | None:
     """What writes the file of an sqlite database; None: it is in memory, or another database."""
     writer: writers.Writer | None = engine.get_execution_options().get(writers.WRITER)
     return writer
+
+
+def is_psycopg(engine: sa.Engine) -> bool:
+    """Whether it is a PostgreSQL by its usual driver."""
+    return engine.dialect.driver == options.DRIVERS[dialects.POSTGRESQL]
 
 
 def read_level(engine: sa.Engine) -> str | None:

@@ -52,8 +52,8 @@ class SQLBackend(base.Backend):
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
         #: Whether turns are written on the driver's own connection, which logs no statements.
-        self.writes_turns: Final = (
-            _sql.writer_of(self.engine) is not None and not self.options.log_statements
+        self.writes_turns: Final = not self.options.log_statements and (
+            _sql.writer_of(self.engine) is not None or _sql.is_psycopg(self.engine)
         )
         self._ready = False
         self._preparing = threading.Lock()
@@ -227,7 +227,7 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-save")
             if self._write_on_driver(turn, lease):
                 crashpoint("sql.after-commit")
-                return  # else it is refused: the long way tells why
+                return  # else the long way tells why, or makes a new connection
 
         def work(connection: sa.Connection) -> None:
             writing.lock(connection, self._sql, flow.uuid, turn.flow, lease)
@@ -245,7 +245,12 @@ class SQLConnection(base.Connection):
             return written
 
         self._backend.prepare()
-        return _sql.turn(self._backend.engine, f"Saving flow {lease.flow}", work)
+        engine, what = self._backend.engine, f"Saving flow {lease.flow}"
+        if _sql.writer_of(engine) is not None:
+            return _sql.turn(engine, what, work)
+        statement, told = writing.at_once(self._sql, turn, lease)
+        crashpoint("sql.before-commit")
+        return _sql.at_once(engine, what, statement, told)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         def work(connection: sa.Connection) -> models.AtomDetail:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -53,6 +53,16 @@ class Statements:
         self.write_ours = sa.text(f"{write} {ours}")
         self.write_free = sa.text(f"{write} {flow} AND {free}")
         self.lock_ours = sa.text(f"SELECT 1 FROM {_FLOWS} {ours}{lock}")
+        #: A turn under a lease in one statement of PostgreSQL, with the flow's row or without it,
+        #: and with items or without any: it returns 1, or 0 where the lease is not the latest one.
+        self.turns = {
+            (with_flow, with_items): _turn(
+                f"{write} {ours} RETURNING 1" if with_flow else self.lock_ours.text, with_items
+            )
+            for with_flow in (False, True)
+            for with_items in (False, True)
+            if dialect == dialects.POSTGRESQL
+        }
         self.lock_free = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND {free}{lock}")
         self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")
         self.flow_for_update = sa.text(
@@ -99,7 +109,51 @@ class Statements:
         )
 
 
-def _upsert(dialect: str, shape: rows.Shape, *beside: str, **given: str) -> sa.TextClause:
+def _turn(ours: str, with_items: bool) -> sa.TextClause:
+    """Rows come as texts in JSON: one for each kind of rows, however many there are."""
+
+    def rows_of(name: str, *columns: sa.Column[Any]) -> str:
+        numbers = (isinstance(column.type, sa.Integer) for column in columns)
+        told = ", ".join(
+            f"{column.name} {'bigint' if is_number else 'text'}"
+            for column, is_number in zip(columns, numbers, strict=True)
+        )
+        return f"json_to_recordset(CAST(:{name} AS json)) AS told({told})"
+
+    def put(name: str, shape: rows.Shape, table: sa.Table) -> str:
+        columns = [table.c[column] for column in (*shape.columns, "changed")]
+        names = ", ".join(column.name for column in columns)
+        source = f"SELECT {names} FROM {rows_of(name, *columns)} WHERE {held}"
+        return _upsert(dialects.POSTGRESQL, shape, "changed", source=source).text
+
+    held = "EXISTS (SELECT 1 FROM ours)"
+    parts = [ours, put("atoms", rows.ATOM, tables.ATOMS)]
+    if with_items:
+        atoms, items = tables.ATOMS.c, tables.ITEMS.c
+        parts += [
+            (
+                f"DELETE FROM {_ITEMS} kept USING"
+                f" {rows_of('begun', items.atom_uuid, items.attempt)}"
+                " WHERE kept.atom_uuid = told.atom_uuid AND kept.attempt <> told.attempt"
+                f" AND {held}"
+            ),
+            put("items", rows.ITEM, tables.ITEMS),
+            (
+                f"UPDATE {_ATOMS} kept SET changed = told.changed"
+                f" FROM {rows_of('touched', atoms.uuid, atoms.changed)}"
+                f" WHERE kept.uuid = told.uuid AND {held}"
+            ),
+        ]
+    names = ("ours", *(f"part{number}" for number in range(1, len(parts))))
+    text = ", ".join(f"{name} AS ({part})" for name, part in zip(names, parts, strict=True))
+    return sa.text(f"WITH {text} SELECT count(*) FROM ours")
+
+
+def _upsert(
+    dialect: str, shape: rows.Shape, *beside: str, source: str | None = None, **given: str
+) -> sa.TextClause:
     columns = (*shape.columns, *beside)
     keys = [name for name in shape.keys if name not in _FIRST]
-    return dialects.upsert(dialect, shape.table, columns, keys, keep=_FIRST, given=given)
+    return dialects.upsert(
+        dialect, shape.table, columns, keys, keep=_FIRST, given=given, source=source
+    )

@@ -19,7 +19,10 @@ from wbengine.persistence import base, leases, models, trees
 from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
-__all__ = ["NewBook", "Turn", "lease_conditions", "lock", "put_atom", "turn_of", "write_on_driver"]
+__all__ = [
+    "NewBook", "Turn", "at_once", "lease_conditions", "lock", "put_atom", "turn_of",
+    "write_on_driver",
+]  # fmt: skip
 
 #: More than one process writes; and so many flows are not run that the column would be too narrow.
 _TURNS_PER_LEASE: Final = 1 << 36
@@ -38,19 +41,23 @@ class Turn:
     #: Attempts that begin: items of any others are not needed any more.
     begun: list[rows.Row] = field(default_factory=list)
 
+    def begin(self, number: int) -> list[rows.Row]:
+        """Let all be of turn `number`; returns the atoms of which only items changed."""
+        for row in (*self.atoms, *self.items):
+            row["changed"] = number
+        touched = {row["atom_uuid"] for row in self.items} - {row["uuid"] for row in self.atoms}
+        return [{"uuid": uuid, "changed": number} for uuid in sorted(touched)]
+
     def parts(
         self, statements: Statements, number: int
     ) -> Iterator[tuple[sa.TextClause, list[rows.Row]]]:
         """What there is to write besides the flow's row, in this order, as turn `number`."""
-        for row in (*self.atoms, *self.items):
-            row["changed"] = number
-        # Those of which only items changed.
-        touched = {row["atom_uuid"] for row in self.items} - {row["uuid"] for row in self.atoms}
+        touched = self.begin(number)
         parts = (
             (statements.put_atoms, self.atoms),
             (statements.forget_items, self.begun),
             (statements.put_items, self.items),
-            (statements.touch_atoms, [{"uuid": u, "changed": number} for u in sorted(touched)]),
+            (statements.touch_atoms, touched),
         )
         return ((statement, found) for statement, found in parts if found)
 
@@ -112,6 +119,20 @@ def write_on_driver(
     for statement, found in turn.parts(statements, _number(lease)):
         driver.executemany(statement.text, found)
     return True
+
+
+def at_once(
+    statements: Statements, turn: Turn, lease: leases.Lease
+) -> tuple[sa.TextClause, dict[str, Any]]:
+    """A turn under a lease as one statement, and the values in that; for PostgreSQL.
+
+    It may be executed twice: it writes whole rows.
+    """
+    touched = turn.begin(_number(lease))
+    told = {"atoms": turn.atoms, "items": turn.items, "begun": turn.begun, "touched": touched}
+    statement = statements.turns[turn.flow is not None, bool(turn.items or turn.begun)]
+    texts = {name: rows.text_of(found) for name, found in told.items()}
+    return statement, {**(turn.flow or {}), **lease_conditions(lease), **texts}
 
 
 def lock(
