@@ -224,25 +224,6 @@ def test_a_change_of_state_is_told_before_the_progress_that_goes_with_it(load):
     assert heard == ["RUNNING", 0.0, 0.25, 0.5, 0.75, 1.0, "SUCCESS", 1.0]
 
 
-def test_a_map_is_one_task_that_tells_how_far_it_is(load):
-    file = io.StringIO()
-    fan = task.Map(tasks.Double("d"), over="all", item="sum", provides="doubles", name="fan")
-    engine = load(linear_flow.Flow("f").add(fan), store={"all": [1, 2, 3]})
-    with (
-        progress.ProgressListener(engine, Console(file=file), interval=0.01),
-        capturing.CaptureListener(engine, capture_flow=False) as heard,
-        timing.DurationListener(engine),
-    ):
-        engine.run()
-    assert [(state, details["task_name"]) for _, state, details in heard.values] == [
-        ("RUNNING", "fan"),
-        ("SUCCESS", "fan"),
-    ]
-    assert file.getvalue().splitlines()[-1].startswith("f: SUCCESS, 1 of 1 task done")
-    assert engine.storage.record("fan").meta["duration"] >= 0
-    assert engine.storage.fetch("doubles") == [2, 4, 6]
-
-
 def test_a_map_shows_its_items_as_progress():
     shown = threading.Event()
 

@@ -20,7 +20,6 @@ from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
 from wbengine.runtime import run as run_module
-from wbengine.types import failure as ft
 
 LOCAL = {
     "serial": "serial",
@@ -704,30 +703,6 @@ def test_reset_and_another_run_expand_anew() -> None:
 
 
 # -- where items run ---------------------------------------------------------------------------
-
-
-def test_a_real_worker_process_runs_items(tmp_path: Path) -> None:
-    """It knows only the inner task's class."""
-    url = f"filesystem://{tmp_path / 'broker'}"
-    store = {"items": list(range(20)), "folder": str(tmp_path), "bad": 7}
-    arguments = [
-        "--topic",
-        "t",
-        "--tasks",
-        "tests.support.map_tasks",
-        "--url",
-        url,
-        "--threads",
-        "2",
-    ]
-    with workers.workers(tmp_path, *arguments):
-        flow = flow_of(fan(tasks.Touch(), max_in_flight=3, on_item_failure="collect"))
-        options = {"engine": "worker-based", "url": url, "transition_timeout": 300}
-        engine = engines.load(flow, store=store, **options)
-        engine.run()
-    found = engine.storage.fetch("results")
-    assert [n for n, value in enumerate(found) if isinstance(value, ft.Failure)] == [7]
-    assert {item.worker for item in items_of(engine)} != {"local"}
 
 
 def test_local_items_stay_in_the_engines_process(tmp_path: Path) -> None:

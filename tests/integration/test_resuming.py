@@ -1,131 +1,131 @@
-"""Random flows end the same, whatever runs them and wherever the engine dies on the way.
-
-`WBENGINE_FLOWS=N` tries N flows instead of the usual few; a failure names its seed.
-"""
+"""Flows gone on with after their engine died: after any of its writes, or suspended before that."""
 
 from __future__ import annotations
 
-import itertools
-import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.amounts import amount
 from tests.support.snapshots import Snapshots
-from wbengine import engines, exceptions, retry, states, task
-from wbengine.engines import base
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
-
-FLOWS = amount(20, 200, "WBENGINE_FLOWS")
-EXPECTED = (RuntimeError, exceptions.WrappedFailure)
-SETTLED = {states.PENDING, states.SUCCESS, states.FAILURE, states.REVERTED, states.IGNORE}
+from wbengine import _crash, deciders, engines, exceptions, retry, states, task
+from wbengine.patterns import graph_flow, linear_flow
+from wbengine.persistence import backends
 
 
-class Fails(task.Task):
-    """Fails until the innermost retry around it says that it is time: always at the same turns."""
+class Until(task.Task):
+    """Fails for every value but one."""
 
-    def __init__(self, name: str, until: int, turn: str | None) -> None:
-        super().__init__(name, requires=[turn] if turn else (), auto_extract=False)
-        self.until = until
+    def __init__(self, name: str, value: str, wanted: Any) -> None:
+        super().__init__(name, requires=[value], auto_extract=False, provides=f"{name}-got")
+        self.wanted = wanted
 
-    def execute(self, **turn: int) -> None:
-        if max(turn.values(), default=1) <= self.until:
-            raise RuntimeError(self.name)
+    def execute(self, **found: Any) -> Any:
+        (value,) = found.values()
+        if value != self.wanted:
+            raise RuntimeError(f"{self.name} does not want {value}")
+        return value
 
-
-def random_flow(chance: random.Random) -> Any:
-    numbers = itertools.count()
-
-    def make(depth: int, turn: str | None) -> Any:
-        name = f"f{next(numbers)}"
-        controller = None
-        if chance.random() < 0.5:
-            turn = f"turn_{name}"
-            controller = retry.Times(
-                chance.randint(1, 3), f"r{name}", turn, revert_all=chance.random() < 0.3
-            )
-        children = []
-        for _ in range(chance.randint(0, 4)):
-            if depth and chance.random() < 0.4:
-                children.append(make(depth - 1, turn))
-            else:
-                until = chance.choice([0, 0, 0, 0, 0, 0, 1, 2, 9])
-                children.append(Fails(f"t{next(numbers)}", until, turn))
-        pattern = chance.choice([linear_flow, unordered_flow, graph_flow])
-        flow: Any = pattern.Flow(name, retry=controller)
-        flow.add(*children)
-        if pattern is graph_flow:
-            link(flow, children)
-        return flow
-
-    def link(flow: graph_flow.Flow, children: list[Any]) -> None:
-        for before, after in itertools.combinations(children, 2):
-            if chance.random() < 0.4:
-                decider = chance.choice([None, None, yes, no])
-                depth = chance.choice(["all", "flow", "neighbors", "atom"]) if decider else None
-                flow.link(before, after, decider=decider, decider_depth=depth)
-
-    return make(3, None)
+    def revert(self, **_: Any) -> None: ...
 
 
-def yes(history: Any) -> bool:
-    return True
+class Says(task.Task):
+    def execute(self) -> str:
+        return self.name
 
 
 def no(history: Any) -> bool:
     return False
 
 
-def finish(engine: base.Engine) -> tuple[str, dict[str, str | None]]:
-    """Run to the end; return the state of the flow and those of its atoms."""
-    failed = False
-    try:
-        engine.run()
-    except EXPECTED:
-        failed = True
-    end = engine.storage.get_flow_state()
-    found = {atom.name: atom.state for atom in engine.storage.flow_detail}
-    assert set(found.values()) <= SETTLED
-    assert failed == (end != states.SUCCESS)
-    return end, found
+def flow() -> Any:
+    each = linear_flow.Flow("each", retry.ForEach([1, 2, 3], "r-each", provides="v"))
+    each.add(Says("before"), Until("picky", "v", 3))
+    given = linear_flow.Flow(
+        "given", retry.ParameterizedForEach("r-given", rebind=["choices"], provides="w")
+    )
+    given.add(Until("choosy", "w", "c"))
+    times = linear_flow.Flow("times", retry.Times(3, "r-times", provides="n", backoff=0.001))
+    times.add(Until("late", "n", 3))
+    branches = graph_flow.Flow("branches")
+    first, left_out, taken, end = Says("first"), Says("left-out"), Says("taken"), Says("end")
+    branches.add(first, left_out, taken, end)
+    branches.link(first, left_out, decider=no, decider_depth=deciders.Depth.ATOM)
+    branches.link(first, taken)
+    branches.link(left_out, end)
+    branches.link(taken, end)
+    branches.join(end, "any")
+    return linear_flow.Flow("f").add(branches, each, given, times)
 
 
-def steps(engine: base.Engine) -> Iterator[str]:
-    try:
-        yield from engine.run_iter()
-    except EXPECTED:
-        pass
+def check(engine: Any) -> None:
+    engine.run()
+    storage = engine.storage
+    assert storage.get_flow_state() == states.SUCCESS
+    found = {name: storage.fetch(f"{name}-got") for name in ("picky", "choosy", "late")}
+    assert found == {"picky": 3, "choosy": "c", "late": 3}
+    tried = {"r-each": [1, 2, 3], "r-given": ["a", "b", "c"], "r-times": [1, 2, 3]}
+    for name, values in tried.items():
+        history = storage.get_retry_history(name)
+        assert list(history.provided_iter()) == values, name
+        failed = [set(failures) for _, failures in history]
+        assert all(failed[:-1]) and not failed[-1], name
+    assert storage.get_atom_state("left-out") == states.IGNORE
+    assert storage.get_atom_state("end") == states.SUCCESS
 
 
-@pytest.mark.parametrize("seed", range(FLOWS))
-def test_every_way_leads_to_the_same_end(seed: int) -> None:
-    """In one go, in threads, with pauses, and after dying after any write."""
+STORE = {"choices": ["a", "b", "c"]}
 
-    def flow() -> Any:
-        return random_flow(random.Random(seed))
 
+def test_retries_resumed_after_any_write_in_memory_end_alike() -> None:
     backend = Snapshots()
-    expected = finish(engines.load(flow(), backend=backend))
-    assert finish(engines.load(flow(), engine="parallel", max_workers=3))[0] == expected[0]
+    check(engines.load(flow(), backend=backend, store=STORE))
+    assert len(backend.taken) > 30
+    for left in backend.taken:
+        check(engines.load(flow(), flow_detail=left))
 
-    chance = random.Random(seed)
-    paused = engines.load(flow())
-    while paused.storage.get_flow_state() in (states.PENDING, states.SUSPENDED):
-        for _ in steps(paused):
-            if chance.random() < 0.15:
-                paused.suspend()
-    found = {atom.name: atom.state for atom in paused.storage.flow_detail}
-    assert (paused.storage.get_flow_state(), found) == expected
 
-    for number, left in enumerate(backend.taken):
-        if left.state not in (states.SUCCESS, states.REVERTED):
-            numbers = {atom.name: atom.attempt for atom in left}
-            engine = engines.load(flow(), flow_detail=left)
-            assert finish(engine) == expected, f"died after write {number}"
-            for atom in left:
-                assert atom.attempt >= numbers.get(atom.name, 0)
+@pytest.fixture(params=["dir", "sqlite"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, list[Path]]]:
+    """How to open a store in a folder, and what a process leaves that dies after any write."""
+
+    def opened(folder: Path) -> Any:
+        if request.param == "dir":
+            return backends.fetch({"connection": "dir", "path": str(folder)})
+        return backends.fetch({"connection": f"sqlite:///{folder / 'store.db'}"})
+
+    taken: list[Path] = []
+
+    def copy(point: str) -> None:
+        if point == "storage.after-save":
+            taken.append(tmp_path / f"left-{len(taken)}")
+            shutil.copytree(tmp_path / "store", taken[-1])
+
+    (tmp_path / "store").mkdir()
+    backend = opened(tmp_path / "store")
+    backend.get_connection().upgrade()
+    engine = engines.load(flow(), backend=backend, store=STORE)
+    _crash.install(copy)
+    try:
+        check(engine)
+    finally:
+        _crash.install(None)
+        backend.close()
+    yield opened, taken
+
+
+def test_retries_resumed_after_any_write_on_disk_end_alike(places: tuple[Any, list[Path]]) -> None:
+    opened, taken = places
+    assert len(taken) > 30
+    for folder in taken[::4]:
+        backend = opened(folder)
+        connection = backend.get_connection()
+        (left,) = [detail for book in connection.get_logbooks() for detail in book]
+        connection.close()
+        check(engines.load(flow(), flow_detail=left, backend=backend))
+        backend.close()
 
 
 @pytest.mark.parametrize("give_up", ["deadline", "cancel"])

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.cancelling import Runner
 from tests.support import beside
 from tests.support import sample_tasks as samples
 from tests.support.amounts import amount
@@ -168,19 +169,6 @@ def test_elsewhere_what_waits_is_withdrawn_and_what_runs_finishes(
             engine.run(0.05, deadline=1000)
     assert sorted(map(str, ends(engine, "a", "b"))) == [LEFT, GONE]
     assert engine.statistics["withdrawn"] == 1
-
-
-def test_a_deadline_during_a_backoff() -> None:
-    """The wait ends, the retry is given up."""
-    clock, log = _clock.ManualClock(), []
-    inner = LINE("in", retry.Times(9, "r", backoff=100)).add(Ticks("bad", clock, 1, fails=True))
-    engine = load(LINE("f").add(Ticks("top", clock, log=log), inner), clock)
-    with pytest.raises(exceptions.DeadlineExceeded) as caught:
-        engine.run(deadline=50)
-    assert clock.monotonic() == 50 + 1  # the reversion of `top`
-    assert isinstance(caught.value.cause, LookupError)
-    assert isinstance(caught.value.__cause__, LookupError)
-    assert ends(engine, "top", "r", "bad") == [GONE] * 3
 
 
 def test_a_deadline_while_everything_is_reverted_changes_nothing() -> None:
@@ -334,14 +322,6 @@ def test_odd_times_are_refused_at_once(name: str, value: Any, error: type[Except
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_a_deadline_that_is_far_away_costs_nothing_and_changes_nothing(
-    near: dict[str, Any],
-) -> None:
-    flow = WIDE("f").add(*[samples.Nothing(name=f"t{n}") for n in range(20)])
-    engine = load(flow, **near)
-    assert list(engine.run_iter(deadline=1e9))[-1] == states.SUCCESS
-
-
 # -- suspending at random ------------------------------------------------------------------------
 
 
@@ -442,21 +422,6 @@ def suspend_until_it_ends(engine: Any, chance: random.Random, fails: bool) -> in
         # Whoever is too quick gets nowhere.
         pause *= 1.5 if chance.random() < 0.5 else 1
     return suspensions
-
-
-class Runner(threading.Thread):
-    """Runs an engine, and keeps what it raises."""
-
-    def __init__(self, engine: Any) -> None:
-        super().__init__(daemon=True)
-        self.engine = engine
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.engine.run()
-        except BaseException as error:
-            self.error = error
 
 
 # -- suspending in each state ----------------------------------------------------------------------
@@ -787,43 +752,6 @@ def test_listeners_that_go_on_interrupting_leave_a_legal_state(
     assert ends(engine, "a", "b") == [DONE, DONE]
 
 
-@pytest.mark.parametrize("where", ["execute", "revert"])
-def test_sys_exit_in_a_retry_suspends(where: str, near: dict[str, Any]) -> None:
-    """The next run executes, or reverts, it again."""
-    log: list[str] = []
-
-    class Exits(retry.Times):
-        def execute(self, history: Any, *args: Any, **kwargs: Any) -> Any:
-            self._exit("execute")
-            return super().execute(history)
-
-        def revert(self, *args: Any, **kwargs: Any) -> None:
-            self._exit("revert")
-
-        def _exit(self, what: str) -> None:
-            log.append(what)
-            if where == what and log.count(what) == 1:
-                raise SystemExit("retry")
-
-    inner = LINE("b", Exits(1, "r")).add(samples.Nothing(name="t"))
-    if where == "revert":
-        inner.add(samples.Fail(name="x"))
-    engine = load(LINE("f").add(samples.Nothing(name="a"), inner), **near)
-    with pytest.raises(SystemExit, match="retry"):
-        engine.run()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    if where == "execute":
-        assert ends(engine, "a", "r", "t") == [DONE, states.RUNNING, LEFT]
-        engine.run()
-        assert log == ["execute", "execute"]
-    else:
-        assert ends(engine, "a", "r", "t") == [DONE, states.REVERTING, GONE]
-        with pytest.raises(ValueError, match="went wrong"):
-            engine.run()
-        assert log == ["execute", "revert", "revert"]
-        assert engine.storage.get_flow_state() == states.REVERTED
-
-
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
 def test_ctrl_c_while_the_loop_waits() -> None:
     """A real signal: what runs finishes and is kept, the rest waits for the next run."""
@@ -868,35 +796,6 @@ def test_ctrl_c_while_the_loop_waits() -> None:
     assert ends(engine, "w", "n") == [DONE, LEFT]
     engine.run()
     assert engine.storage.fetch("w") == "kept"
-
-
-@pytest.mark.parametrize("hook", ["pre_execute", "post_execute", "pre_revert", "post_revert"])
-@pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_errors_of_hooks_count_as_those_of_their_body(
-    hook: str, error: type[BaseException], near: dict[str, Any]
-) -> None:
-    """Those around `execute` revert the flow, those around `revert` end it in FAILURE; `SystemExit`
-    suspends it.
-    """
-
-    def broken(self: Any) -> None:
-        raise error(hook)
-
-    hooked = type("Hooked", (samples.Nothing,), {hook: broken})(name="h")
-    engine = load(
-        LINE("f").add(samples.Nothing(name="a"), hooked, samples.Fail(name="bad")), **near
-    )
-    with pytest.raises(error, match=hook):
-        engine.run()
-    if error is SystemExit:
-        assert engine.storage.get_flow_state() == states.SUSPENDED
-        left = states.RUNNING if "execute" in hook else states.REVERTING
-        assert ends(engine, "h") == [left]
-    elif "execute" in hook:
-        assert ends(engine, "a", "h", "bad") == [GONE, GONE, LEFT]
-    else:
-        assert ends(engine, "a", "h", "bad") == [DONE, states.REVERT_FAILURE, GONE]
-        assert engine.storage.get_flow_state() == states.FAILURE
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -90,26 +90,6 @@ def test_a_failure_in_a_flow_that_is_undone_already_is_in_its_history() -> None:
     assert judge.reverted_with == ["inside"]
 
 
-@pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_whatever_was_reverted_was_meant_to_be(kind: str) -> None:
-    """Also what was still under way when its flow was given up."""
-
-    class Fine(task.Task):
-        def execute(self) -> None: ...
-
-    flow = linear_flow.Flow("f").add(
-        unordered_flow.Flow("in", retry.AlwaysRevertAll("r")).add(
-            Fails("bad", ValueError(), []), Fine("fine"), Fine("too")
-        )
-    )
-    engine = engines.load(flow, engine=kind)
-    with pytest.raises(ValueError):
-        engine.run()
-    names = ["r", "bad", "fine", "too"]
-    undone = (states.REVERTED, states.REVERT)
-    assert engine.storage.get_atoms_states(names) == dict.fromkeys(names, undone)
-
-
 def test_the_failure_of_a_retry_is_its_result_though_it_was_reverted() -> None:
     """As with tasks.  Once its reversion has failed, it has no result."""
 

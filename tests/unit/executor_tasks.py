@@ -26,11 +26,6 @@ class Raises(task.Task):
         raise LookupError("gone")
 
 
-class Exits(task.Task):
-    def execute(self) -> None:
-        raise SystemExit(2)
-
-
 class Odd(task.Task):
     def execute(self) -> Any:
         return lambda: None
@@ -59,31 +54,6 @@ class Fetch(task.Task):
     async def revert(self, result: Any, flow_failures: Any) -> Any:
         await asyncio.sleep(0)
         return result, sorted(flow_failures)
-
-
-class Hooked(task.Task):
-    """Plain, but for its hooks; a hook that is told to, fails."""
-
-    def __init__(self, name: str, fails: str = "") -> None:
-        super().__init__(name)
-        self.fails = fails
-        self.story: list[str] = []
-
-    async def pre_execute(self) -> None:
-        await self.hook("pre_execute")
-
-    def execute(self) -> list[str]:
-        self.story.append(threading.current_thread().name)
-        return self.story
-
-    async def post_execute(self) -> None:
-        await self.hook("post_execute")
-
-    async def hook(self, name: str) -> None:
-        await asyncio.sleep(0)
-        self.story.append(name)
-        if name == self.fails:
-            raise OSError(name)
 
 
 class Hides(task.Task):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from concurrent import futures
 from typing import Any
 
-from wbengine import exceptions, task
+from wbengine import task
 
 
 class Tells(task.Task):
@@ -39,12 +38,11 @@ class Obeys(task.Task):
         return "obeyed"
 
 
-class ObeysLater(task.Task):
-    async def execute(self) -> str:
-        self.update_progress(0.5)
-        while not self.cancelled:
-            await asyncio.sleep(0.001)
-        return "obeyed"
+class Odd(task.Task):
+    timelimit: Any = ("soon", None)
+
+    def execute(self) -> None:
+        pass
 
 
 class Spins(task.Task):
@@ -62,34 +60,3 @@ class Waits(task.Task):
 
     async def execute(self) -> None:
         await asyncio.sleep(3600)
-
-
-class Stubborn(task.Task):
-    """Ends only when a file is there."""
-
-    def execute(self, end: str) -> None:
-        while True:
-            try:
-                while not os.path.exists(end):
-                    time.sleep(0.001)
-                return
-            except exceptions.SoftTimeLimitExceeded:
-                pass
-
-
-class StubbornLater(task.Task):
-    async def execute(self, end: str) -> None:
-        while True:
-            try:
-                while not os.path.exists(end):
-                    await asyncio.sleep(0.001)
-                return
-            except exceptions.SoftTimeLimitExceeded:
-                pass
-
-
-class Odd(task.Task):
-    timelimit: Any = ("soon", None)
-
-    def execute(self) -> None:
-        pass

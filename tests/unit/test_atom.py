@@ -28,10 +28,6 @@ def atom_of(execute, revert=None, **members):
     return type("Made", (atom.Atom,), members)
 
 
-def needs(made):
-    return made.rebind, set(made.requires), set(made.optional)
-
-
 # Outputs.
 
 
@@ -93,24 +89,96 @@ def test_what_many_provide_by_default_is_there_once():
 # Inputs.
 
 
-def test_parameters_are_required_or_optional():
-    def execute(self, a, b, c=3, *, d, e=5): ...
+def body(parameters):
+    return eval(f"lambda self, {parameters}: None")
 
-    made = atom_of(execute)("x")
-    assert needs(made) == ({k: k for k in "abdce"}, set("abd"), set("ce"))
+
+def bound(words):
+    """`"a=s b"` is argument a, filled from the stored name s, and b, from its own."""
+    return {word.partition("=")[0]: word.rpartition("=")[2] for word in words.split()}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options", "rebind", "requires", "optional"),
+    [
+        ("a, b, c=3, *, d, e=5", {}, "a b c d e", "abd", "ce"),
+        ("*args, **kwargs", {}, "", "", ""),
+        ("/, a", {}, "a", "a", ""),
+        ("a, **kwargs", {"requires": ["b", "c"]}, "a b c", "abc", ""),
+        ("a=1", {"requires": "a"}, "a", "a", ""),
+        ("a=1", {"requires": {"a": 1}.keys()}, "a", "a", ""),
+        ("a=1", {"auto_extract": False}, "", "", ""),
+        ("a, b", {"auto_extract": False, "requires": ["a", "b"]}, "a b", "ab", ""),
+        ("a, b, c=1, d=2", {"rebind": {"a": "s", "c": "t"}}, "a=s b c=t d", "sbt", "d"),
+        ("a, b, c=1", {"rebind": ["s"]}, "a=s b c", "sb", "c"),
+        ("a, b, c=1", {"rebind": ("s", "t")}, "a=s b=t c", "st", "c"),
+        ("a, **kwargs", {"rebind": ["s", "t", "u"]}, "a=s t u", "stu", ""),
+        # What is injected needs no provider, but is passed.
+        ("a, b, c=1", {"rebind": {"a": "s"}, "inject": {"s": 1, "c": 2}}, "a=s b c", "b", ""),
+        ("a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
+    ],
+)
+def test_what_execute_asks_for(parameters, options, rebind, requires, optional):
+    made = atom_of(body(parameters))("x", **options)
+    assert made.rebind == bound(rebind)
+    assert (made.requires, made.optional) == (frozenset(requires), frozenset(optional))
     assert isinstance(made.requires, frozenset) and isinstance(made.optional, frozenset)
+    assert made.inject == options.get("inject")
 
 
-def test_star_arguments_ask_for_nothing():
-    made = atom_of(lambda self, *args, **kwargs: None)("x")
-    assert needs(made) == ({}, set(), set())
+#: The names that the engine gives to `revert`.
+ENGINES = "result, flow_failures"
 
 
-def test_requires_adds_names():
-    made = atom_of(lambda self, a, **kwargs: None)("x", requires=["b", "c"])
-    assert needs(made) == ({"a": "a", "b": "b", "c": "c"}, set("abc"), set())
-    assert atom_of(lambda self, long=1: None)("x", requires="long").requires == {"long"}
-    assert atom_of(lambda self, a=1: None)("x", requires=iter("a")).optional == set()
+@pytest.mark.parametrize(
+    ("execute", "revert", "options", "requires", "rebind", "optional"),
+    [
+        ("", f"a, {ENGINES}, b=1", {}, "a", "a b", "b"),
+        ("a", "b, **_", {}, "ab", "b", ""),
+        # Of `requires` and `rebind` it takes over what it can.
+        ("a, **_", f"a, {ENGINES}", {"requires": ["b"], "rebind": {"a": "s"}}, "sb", "a=s", ""),
+        ("a, **_", None, {"requires": ["b"], "rebind": {"a": "s"}}, "sb", "a=s b", ""),
+        ("a", ENGINES, {"requires": ["a"]}, "a", "", ""),
+        ("a", ENGINES, {"rebind": ["s"]}, "s", "", ""),
+        ("a", "", {"rebind": {"a": "s"}}, "s", "", ""),
+        ("a", "a", {"rebind": {"a": "s"}}, "s", "a=s", ""),
+        ("a", "*_, **__", {"rebind": {"a": "s"}}, "s", "a=s", ""),
+        ("a", "**_", {"rebind": {"a": "s"}}, "s", "a=s", ""),
+        ("a", "a, **_", {"rebind": {"a": "s"}}, "s", "a=s", ""),
+        ("a", "y, **_", {"rebind": {"a": "s"}}, "sy", "a=s y", ""),
+        ("a", "z=1, **_", {"rebind": {"a": "s"}}, "s", "a=s z", "z"),
+        ("**_", "**_", {"requires": ["a"]}, "a", "a", ""),
+        # A list is laid on it as TaskFlow does, when it fits; else by name.
+        ("a, b", f"p, q, {ENGINES}", {"rebind": ["s", "t"]}, "st", "p=s q=t", ""),
+        ("a, b", f"b, {ENGINES}", {"rebind": ["s", "t"]}, "st", "b=t", ""),
+        # It has its own, and an empty one switches taking over off.
+        ("**_", "**_", {"requires": ["a"], "revert_requires": []}, "a", "", ""),
+        ("a", "a, **_", {"rebind": {"a": "s"}, "revert_rebind": {}}, "sa", "a", ""),
+        (
+            "a", "a, **_",
+            {"rebind": {"a": "s"}, "revert_rebind": {"a": "t"}, "revert_requires": ["u"]},
+            "stu", "a=t u", "",
+        ),
+        ("", "a, b=1, **_", {"inject": {"a": 1, "b": 2}}, "", "a b", ""),
+        ("a, b, c=1", "a, b, c=1", {"ignore_list": ["b", "c"]}, "a", "a", ""),
+    ],
+)  # fmt: skip
+def test_what_revert_asks_for(execute, revert, options, requires, rebind, optional):
+    made_by = atom_of(body(execute), None if revert is None else body(revert))
+    for _ in range(2):  # the first instance of a class has it looked at
+        made = made_by("x", **options)
+        assert made.requires == frozenset(requires)
+        assert made.revert_rebind == bound(rebind)
+        assert made.revert_optional == frozenset(optional)
+        injected = options.get("inject", {}).keys()
+        assert made.revert_requires == {*bound(rebind).values()} - {*optional} - injected
+
+
+def test_what_only_a_body_could_take_is_refused():
+    with pytest.raises(ValueError, match="takes no 'u'"):
+        atom_of(body("a, b, c=1"))("x", rebind=["s", "t", "u"])
+    with pytest.raises(ValueError, match=r"revert\(\) takes no 'u'"):
+        atom_of(Atom.execute, body(""))("x", revert_requires=["u"])
 
 
 @pytest.mark.parametrize("how", [{"requires": ["lenght"]}, {"rebind": {"lenght": "stored"}}])
@@ -129,42 +197,7 @@ def test_a_needed_argument_that_is_left_out_is_refused():
     ):
         made("m", auto_extract=False, requires=["length"])
     kept = made("m", auto_extract=False, requires=["length", "width"])
-    assert needs(kept)[1:] == ({"length", "width"}, set())
-
-
-def test_without_extraction_options_are_left_out():
-    made = atom_of(lambda self, a=1: None)("x", auto_extract=False)
-    assert needs(made) == ({}, set(), set())
-
-
-def test_rebind_by_dict():
-    made = atom_of(lambda self, a, b, c=1, d=2: None)("x", rebind={"a": "s", "c": "t"})
-    assert needs(made) == ({"a": "s", "b": "b", "c": "t", "d": "d"}, set("sbt"), set("d"))
-
-
-def test_rebind_by_position():
-    made = atom_of(lambda self, a, b, c=1: None)
-    assert needs(made("x", rebind=["s"])) == ({"a": "s", "b": "b", "c": "c"}, set("sb"), set("c"))
-    assert needs(made("x", rebind=("s", "t")))[1] == set("st")
-    with pytest.raises(ValueError, match="takes no 'u'"):
-        made("x", rebind=["s", "t", "u"])
-    taking = atom_of(lambda self, a, **kwargs: None)("x", rebind=["s", "t", "u"])
-    assert taking.rebind == {"a": "s", "t": "t", "u": "u"}
-
-
-def test_injected_names_need_no_provider_but_are_still_passed():
-    made = atom_of(lambda self, a, b, c=1: None)("x", rebind={"a": "s"}, inject={"s": 1, "c": 2})
-    assert needs(made) == ({"a": "s", "b": "b", "c": "c"}, set("b"), set())
-    assert made.inject == {"s": 1, "c": 2}
-    assert Atom("x").inject is None
-
-
-def test_ignored_parameters_are_not_inferred():
-    def body(self, a, b, c=1): ...
-
-    made = atom_of(body, body)("x", ignore_list=["b", "c"])
-    assert needs(made) == ({"a": "a"}, {"a"}, set())
-    assert made.revert_rebind == {"a": "a"}
+    assert kept.requires == {"length", "width"}
 
 
 def test_parameters_by_position_only_are_refused():
@@ -175,10 +208,6 @@ def test_parameters_by_position_only_are_refused():
     with pytest.raises(ValueError, match="by position only"):
         atom_of(Atom.execute, lambda self, a, /, **_: None)("x")
 
-    def fine(self, /, a): ...
-
-    assert atom_of(fine)("x").requires == {"a"}
-
 
 @pytest.mark.parametrize("wrap", [staticmethod, classmethod])
 def test_static_and_class_methods_are_bodies_too(wrap):
@@ -187,19 +216,6 @@ def test_static_and_class_methods_are_bodies_too(wrap):
 
 
 # Revert.
-
-
-def test_the_engines_own_arguments_are_not_required():
-    made = atom_of(Atom.execute, lambda self, a, result, flow_failures, b=1: None)("x")
-    assert made.requires == {"a"} and made.revert_requires == {"a"}
-    assert made.optional == set() and made.revert_optional == {"b"}
-    assert made.revert_rebind == {"a": "a", "b": "b"}
-
-
-def test_requires_is_the_union_of_both():
-    made = atom_of(lambda self, a: None, lambda self, b, **_: None)("x")
-    assert made.requires == {"a", "b"}
-    assert made.rebind == {"a": "a"} and made.revert_rebind == {"b": "b"}
 
 
 @pytest.mark.parametrize(
@@ -216,56 +232,6 @@ def test_requires_is_the_union_of_both():
 )
 def test_which_of_them_revert_takes(revert, accepts):
     assert atom_of(Atom.execute, revert)("x").revert_accepts == accepts
-
-
-def test_revert_takes_over_what_it_can_of_requires_and_rebind():
-    def execute(self, a, **kwargs): ...
-
-    made = atom_of(execute, lambda self, a, result, flow_failures: None)
-    plain = made("x", requires=["b"], rebind={"a": "s"})
-    assert plain.revert_rebind == {"a": "s"} and plain.requires == {"s", "b"}
-    everything = atom_of(execute)("x", requires=["b"], rebind={"a": "s"})
-    assert everything.revert_rebind == {"a": "s", "b": "b"}
-
-
-def test_requires_only_execute_can_take_is_fine():
-    made = atom_of(lambda self, a: None, lambda self, result, flow_failures: None)
-    assert made("x", requires=["a"]).revert_rebind == {}
-    assert made("x", rebind=["s"]).revert_rebind == {}
-    assert made("x", rebind={"a": "s"}).requires == {"s"}
-
-
-def test_an_empty_list_switches_the_fall_back_off():
-    made = atom_of(lambda self, **_: None, lambda self, **_: None)
-    assert made("x", requires=["a"]).revert_requires == {"a"}
-    off = made("x", requires=["a"], revert_requires=[])
-    assert off.revert_requires == set() and off.requires == {"a"}
-    renamed = atom_of(lambda self, a: None, lambda self, a, **_: None)
-    assert renamed("x", rebind={"a": "s"}, revert_rebind={}).revert_rebind == {"a": "a"}
-
-
-def test_revert_may_have_its_own():
-    made = atom_of(lambda self, a: None, lambda self, a, **_: None)
-    own = made("x", rebind={"a": "s"}, revert_rebind={"a": "t"}, revert_requires=["u"])
-    assert own.rebind == {"a": "s"} and own.revert_rebind == {"a": "t", "u": "u"}
-    assert own.requires == {"s", "t", "u"}
-    with pytest.raises(ValueError, match=r"revert\(\) takes no 'u'"):
-        atom_of(Atom.execute, lambda self: None)("x", revert_requires=["u"])
-
-
-def test_a_list_is_laid_on_revert_as_taskflow_does_when_it_fits_else_by_name():
-    def execute(self, a, b): ...
-
-    by_position = atom_of(execute, lambda self, p, q, result, flow_failures: None)
-    assert by_position("x", rebind=["s", "t"]).revert_rebind == {"p": "s", "q": "t"}
-    by_name = atom_of(execute, lambda self, b, result, flow_failures: None)
-    assert by_name("x", rebind=["s", "t"]).revert_rebind == {"b": "t"}
-
-
-def test_injected_names_leave_revert_too():
-    made = atom_of(Atom.execute, lambda self, a, b=1, **_: None)("x", inject={"a": 1, "b": 2})
-    assert made.requires == set() and made.revert_optional == set()
-    assert made.revert_rebind == {"a": "a", "b": "b"}
 
 
 # The rest.
@@ -499,29 +465,6 @@ def test_bodies_of_an_instance_are_looked_at_where_it_has_its_own():
     assert plain.rebind == {}
     made = Given(lambda x, y: None, name="made", rebind={"x": "stored"})
     assert made.rebind == {"x": "stored", "y": "y"}
-
-
-@pytest.mark.parametrize(
-    ("revert", "rebound", "required", "liked"),
-    [
-        ("def revert(self, *args, **kwargs): ...", {"x": "s"}, {"s"}, set()),
-        ("def revert(self, **kwargs): ...", {"x": "s"}, {"s"}, set()),
-        ("def revert(self, x, **kwargs): ...", {"x": "s"}, {"s"}, set()),
-        ("def revert(self, y, **kwargs): ...", {"x": "s", "y": "y"}, {"s", "y"}, set()),
-        ("def revert(self, z=1, **kwargs): ...", {"x": "s", "z": "z"}, {"s"}, {"z"}),
-        ("def revert(self, x): ...", {"x": "s"}, {"s"}, set()),
-        ("def revert(self): ...", {}, set(), set()),
-    ],
-)
-def test_what_a_revert_takes_over_of_rebind(revert, rebound, required, liked):
-    found = {}
-    exec(revert, found)
-    made_by = type("Made", (task.Task,), {"execute": lambda self, x: x, "revert": found["revert"]})
-    for _ in range(2):  # the first instance of a class has it looked at
-        made = made_by(name="made", rebind={"x": "s"})
-        assert made.revert_rebind == rebound
-        assert made.revert_requires == required
-        assert made.revert_optional == liked
 
 
 def test_what_an_atom_provides_is_known_when_it_is_asked_for():

@@ -126,6 +126,14 @@ def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
         assert (record.worker, record.started, record.ended) == (*kept, None)
 
 
+def test_a_new_attempt_forgets_the_failure_of_the_old() -> None:
+    """Nobody sees failures of attempts that were followed by another."""
+    bench = Bench(Plain("a"))
+    bench.end(bench.begin("a"), FAILURE)
+    bench.begin("a")
+    assert not bench.storage.has_failures()
+
+
 def test_nothing_is_told_when_nobody_listens() -> None:
     """No events are collected; with a listener they come when delivered, in order."""
     bench = Bench(Plain("a"))

@@ -633,57 +633,6 @@ def test_a_cancelled_map_goes_on_reverting(tmp_path: Any) -> None:
 # -- races -----------------------------------------------------------------------------------------
 
 
-class Brief(Plain):
-    """Ends soon after `about`."""
-
-    def __init__(self, name: str, about: threading.Event | None) -> None:
-        super().__init__(name)
-        self.about = about
-
-    def execute(self) -> str:
-        if self.about is not None:
-            self.about.wait(60)
-        time.sleep(0.0003)
-        return super().execute()
-
-
-def cancelled_while_it_runs(engine: Any, about: threading.Event) -> str:
-    """How it ends, when somebody cancels from the first task on until he is heard."""
-    go = threading.Event()
-    engine.atom_notifier.register(states.RUNNING, lambda state, details: go.set())
-
-    def cancels() -> None:
-        assert go.wait(60)
-        about.set()
-        while not engine.cancel() and thread.is_alive():
-            if engine.storage.get_flow_state() in (states.SUCCESS, states.REVERTED):
-                return
-
-    thread = threading.Thread(target=cancels)
-    thread.start()
-    try:
-        engine.run()
-        assert engine.storage.get_flow_state() == states.SUCCESS
-    except exceptions.Cancelled:
-        assert engine.storage.get_flow_state() == states.REVERTED
-    thread.join(60)
-    assert not thread.is_alive()
-    return str(engine.storage.get_flow_state())
-
-
-@pytest.mark.parametrize("size", [1, 20])
-@pytest.mark.parametrize("kind", ["serial", "parallel"])
-def test_cancelled_at_any_moment(kind: str, size: int) -> None:
-    """From another thread: it ends SUCCESS or REVERTED, and says which."""
-    ends = set()
-    for step in range(30):
-        about = threading.Event()
-        waits = about if step % 2 else None
-        flow = WIDE("f").add(*[Brief(f"t{n}", waits) for n in range(size)])
-        ends.add(cancelled_while_it_runs(engines.load(flow, engine=kind), about))
-    assert states.REVERTED in ends
-
-
 def test_suspended_and_then_cancelled_at_any_moment() -> None:
     """Who is told that he is heard is heard, also if the run is about to end."""
     heard = 0

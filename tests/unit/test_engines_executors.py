@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import functools
-import os
 import queue
-import signal
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -18,12 +15,10 @@ import pytest
 from tests.support.workers import interrupted
 from tests.unit.executor_tasks import (
     Echo,
-    Exits,
     Fetch,
     Gives,
     GivesLater,
     Hides,
-    Hooked,
     Odd,
     Raises,
     coroutine_of,
@@ -82,41 +77,6 @@ def one(executor: invocation.TaskExecutor, wanted: invocation.Invocation) -> inv
     assert ends.empty()
     assert isinstance(outcome, invocation.Outcome)
     return outcome
-
-
-def test_execute_and_revert(executor: invocation.TaskExecutor) -> None:
-    """The value, who made it, and when."""
-    outcome = one(executor, call(Echo("e"), arguments={"value": [1]}))
-    assert (outcome.value, outcome.worker) == ([1], "local")
-    assert outcome.started is not None and outcome.ended is not None
-    assert outcome.started <= outcome.ended
-    failures = {"x": ft.Failure.from_exception(ValueError("v"))}
-    outcome = one(executor, call(Echo("e"), "revert", result=5, failures=failures))
-    assert outcome.value == (5, ["x"])
-
-
-@pytest.mark.parametrize(("made", "name"), [(Raises, "LookupError"), (Exits, "SystemExit")])
-def test_what_a_task_raises_is_its_outcome(
-    executor: invocation.TaskExecutor, made: type[task.Task], name: str
-) -> None:
-    """`SystemExit` too, where another thread runs it; the executor goes on."""
-    if executor.immediate and name == "SystemExit":
-        with pytest.raises(SystemExit):
-            one(executor, call(made("r")))
-    else:
-        assert one(executor, call(made("r"))).value.check(name)
-    assert one(executor, call(Echo("e"))).value is None
-
-
-def test_every_call_ends_once(executor: invocation.TaskExecutor) -> None:
-    """Many at a time."""
-    ends = Ends()
-    executor.submit_many((call(Echo("e"), arguments={"value": n}) for n in range(30)), ends)
-    found = sorted(ends.get(timeout=WAIT)[1].value for _ in range(30))
-    assert found == list(range(30))
-    assert ends.empty()
-    pool = getattr(executor, "_pool", None)
-    assert pool is None or not pool.unfinished
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])
@@ -202,71 +162,12 @@ def test_what_cannot_be_pickled_is_named(
 # -- async bodies --------------------------------------------------------------------------------
 
 
-def loop_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "wbengine-loop"]
-
-
-def test_async_bodies_are_awaited(executor: invocation.TaskExecutor) -> None:
-    """With their hooks, in one asyncio task, in the process where tasks run."""
-    outcome = one(executor, call(Fetch("f"), arguments={"value": 7}))
-    assert not outcome.failed, outcome.value
-    pid, thread, value = outcome.value
-    assert (thread, value) == ("wbengine-loop", 7)
-    assert (pid == os.getpid()) is getattr(executor, "in_process")  # noqa: B009
-    assert outcome.started is not None and outcome.ended is not None
-    failures = {"x": ft.Failure.from_exception(ValueError("v"))}
-    outcome = one(executor, call(Fetch("f"), "revert", result=5, failures=failures))
-    assert outcome.value == (5, ["x"])
-
-
-@pytest.mark.parametrize(
-    "error",
-    [LookupError("l"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError("c")],
-    ids=lambda error: type(error).__name__,
-)
-def test_what_a_coroutine_raises_is_its_outcome(
-    executor: invocation.TaskExecutor, error: BaseException
-) -> None:
-    """Like everything else, but for interruptions where the submitting thread runs it; the executor
-    goes on.
-    """
-    wanted = call(Fetch("f"), arguments={"value": error})
-    if executor.immediate and isinstance(error, KeyboardInterrupt | SystemExit):
-        with pytest.raises(type(error)):
-            one(executor, wanted)
-    else:
-        assert one(executor, wanted).value.check(type(error))
-    assert one(executor, call(Fetch("f"), arguments={"value": 1})).value[2] == 1
-
-
-def test_async_hooks_of_a_plain_body(executor: invocation.TaskExecutor) -> None:
-    """They are awaited where tasks wait; the body stays where plain bodies run."""
-    story = one(executor, call(Hooked("h"))).value
-    assert story[0] == "pre_execute" and story[1] != "wbengine-loop"
-    for name in ("pre_execute", "post_execute"):
-        failure = one(executor, call(Hooked("h", fails=name))).value
-        assert failure.check(OSError) and name in failure.exception_str
-
-
 def test_a_plain_body_that_returns_a_coroutine(executor: invocation.TaskExecutor) -> None:
     """Better late than never awaited."""
     assert one(executor, call(Hides("h"))).value == 5
     assert one(executor, call(Hides("h"), "revert", result=6)).value == 6
     made = task.FunctorTask(functools.partial(coroutine_of), name="p")
     assert one(executor, call(made, arguments={"value": 1})).value == 1
-
-
-def test_one_loop_per_executor(executor: invocation.TaskExecutor) -> None:
-    """Made for the first async body, kept for all others, ended by `stop`."""
-    one(executor, call(Echo("e")))
-    assert loop_threads() == []
-    one(executor, call(Fetch("f")))
-    threads = loop_threads()
-    assert len(threads) == getattr(executor, "in_process")  # noqa: B009
-    one(executor, call(Fetch("f")))
-    assert loop_threads() == threads
-    executor.stop()
-    assert loop_threads() == []
 
 
 def test_withdraw_takes_coroutines_that_have_not_begun() -> None:
@@ -315,26 +216,6 @@ def test_withdrawing_while_calls_end_loses_none() -> None:
     assert made.withdraw() == []
 
 
-def test_ctrl_c_while_a_coroutine_is_waited_for_is_no_outcome() -> None:
-    """It leaves the serial executor, as from a plain body, once the coroutine has ended."""
-    made = executors.SerialTaskExecutor()
-
-    ended: list[str] = []
-
-    async def body() -> None:
-        try:
-            while True:  # one that comes just before the main thread waits does not end the waiting
-                os.kill(os.getpid(), signal.SIGINT)
-                await asyncio.sleep(1)
-        finally:
-            ended.append("b")
-
-    with pytest.raises(KeyboardInterrupt):
-        one(made, call(task.FunctorTask(body, name="b")))
-    assert ended == ["b"]
-    made.stop()
-
-
 # -- strict --------------------------------------------------------------------------------------
 
 
@@ -353,19 +234,6 @@ def strict(request: pytest.FixtureRequest) -> Iterator[invocation.TaskExecutor]:
     made.start()
     yield made
     made.stop()
-
-
-VALUES: list[Any] = [
-    (1, (2,)), {1, 2}, frozenset("a"), b"x", {1: 2, (1, 2): 3}, 1.5, None, "ü", [[]], 2 + 3j,
-    dt.timedelta(1), float("inf"),
-]  # fmt: skip
-
-
-def test_what_can_travel_passes(strict: invocation.TaskExecutor) -> None:
-    """As it is."""
-    for value in VALUES:
-        found = one(strict, call(Echo("e"), arguments={"value": value})).value
-        assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize("kind", [Gives, GivesLater])
@@ -417,12 +285,6 @@ def test_a_failure_is_never_refused(strict: invocation.TaskExecutor) -> None:
     raised = one(strict, call(Raises("r"))).value
     assert raised.check(LookupError)
     assert one(strict, call(Echo("e"), "revert", result=raised)).value[1] == []
-
-
-def test_nobody_looks_who_is_not_strict(executor: invocation.TaskExecutor) -> None:
-    """`object` pickles, so even processes bring it back."""
-    found = one(executor, call(Echo("e"), arguments={"value": complex})).value
-    assert found is complex
 
 
 class Pauses(task.Task):

@@ -227,29 +227,6 @@ def test_factories_must_be_importable() -> None:
 # -- views -------------------------------------------------------------------------------------
 
 
-def test_the_compilation_as_graphs() -> None:
-    """Made on demand, with TaskFlow's attributes; every flow ends in a terminator."""
-    inner = linear_flow.Flow("in").add(Plain("b"))
-    flow = linear_flow.Flow("f").add(Plain("a"), inner)
-    engine = engines.load(flow)
-    compilation: Any = engine.compilation  # type: ignore[attr-defined]
-    graph = compilation.execution_graph
-    kinds = {getattr(node, "name", None): data["kind"] for node, data in graph.nodes(data=True)}
-    assert kinds == {
-        "f": "flow", "a": "task", "in": "flow", "b": "task", "in[$]": "flow_end",
-        "f[$]": "flow_end",
-    }  # fmt: skip
-    assert {node.name for node in graph if graph.nodes[node]["noop"]} == {
-        "f",
-        "in",
-        "in[$]",
-        "f[$]",
-    }
-    assert [node.name for node in graph.successors(flow)] == ["a"]
-    assert {node.name for node in compilation.hierarchy.successors(flow)} == {"a", "in"}
-    assert compilation.execution_graph is graph
-
-
 def graph_of_everything() -> tuple[Any, Any]:
     """A flow with every sort of link, and its compilation."""
     first, last = Plain("first", provides="apple"), Needs("last")

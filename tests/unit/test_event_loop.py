@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import gc
 import itertools
 import logging
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -82,76 +80,11 @@ def test_nothing_is_started_before_the_first_call(loop: event_loop.EventLoop) ->
     assert [thread.name for thread in {*threading.enumerate()} - before] == ["test-loop"]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (SystemExit(3), SystemExit),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-        (asyncio.CancelledError(), asyncio.CancelledError),
-        (GeneratorExit(), GeneratorExit),
-        (StopIteration(), RuntimeError),  # no coroutine can raise it
-    ],
-)
-def test_what_ends_others_is_a_value_here(
-    loop: event_loop.EventLoop, error: BaseException, kind: type[BaseException]
-) -> None:
-    """The loop goes on, and so do the other calls."""
-    gate = Gate()
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    loop.submit(gate.wait, (), ended.put)
-    gate.full.wait()
-    value = loop.run(fail, error)
-    assert isinstance(value, ft.Failure)
-    assert value.check(kind)
-    assert ended.empty()
-    gate.opened = True
-    assert ended.get() is None
-
-
 def test_what_is_not_even_a_coroutine(loop: event_loop.EventLoop) -> None:
     def plain() -> Any:
         raise ValueError("at once")
 
     assert loop.run(plain).check(ValueError)
-
-
-def test_all_run_at_once_in_the_order_submitted(loop: event_loop.EventLoop) -> None:
-    begun: list[int] = []
-    gate = Gate(100)
-
-    async def body(number: int) -> int:
-        begun.append(number)
-        await gate.wait()
-        return number
-
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    for number in range(100):
-        loop.submit(body, (number,), ended.put)
-    gate.full.wait()
-    assert begun == list(range(100))
-    gate.opened = True
-    assert sorted(ended.get() for _ in range(100)) == list(range(100))
-
-
-def test_each_call_has_a_context_of_its_own(loop: event_loop.EventLoop) -> None:
-    """A copy of the submitter's; nobody sees what another one sets."""
-    who = contextvars.ContextVar("who", default="nobody")
-    both = Gate(2)
-
-    async def body(name: str) -> tuple[str, str]:
-        before = who.get()
-        who.set(name)
-        both.opened = both.inside == 1  # the second one opens
-        await both.wait()
-        return before, who.get()
-
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    who.set("submitter")
-    loop.submit(body, ("a",), ended.put)
-    who.set("other")
-    loop.submit(body, ("b",), ended.put)
-    assert sorted([ended.get(), ended.get()]) == [("other", "b"), ("submitter", "a")]
-    assert who.get() == "other"
 
 
 def test_one_that_cancels_itself_still_gives_its_value(loop: event_loop.EventLoop) -> None:
@@ -188,26 +121,6 @@ def test_one_that_is_cancelled_before_its_first_step_ends_too(loop: event_loop.E
     loop.submit(echo, (1,), ended.put)
     held.set()
     assert ended.get(timeout=WAIT).check(asyncio.CancelledError)
-
-
-def test_withdraw_takes_back_what_has_not_begun(loop: event_loop.EventLoop) -> None:
-    held, begun = threading.Event(), threading.Event()
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    async def holds() -> str:
-        begun.set()
-        held.wait()
-        return "held"
-
-    loop.submit(holds, (), ended.put)
-    begun.wait()
-    tickets = [loop.submit(echo, (n,), ended.put) for n in range(3)]
-    assert loop.withdraw() == tickets
-    assert loop.withdraw() == []
-    held.set()
-    assert ended.get() == "held"
-    assert loop.run(echo, "next") == "next"
-    assert ended.empty()
 
 
 def test_stop_waits_for_what_runs_and_refuses_more(loop: event_loop.EventLoop) -> None:
@@ -375,26 +288,6 @@ def test_the_loop_cannot_wait_for_itself(loop: event_loop.EventLoop) -> None:
     assert "await it" in value.exception_str
 
 
-def test_an_interrupted_wait_cancels_the_call(loop: event_loop.EventLoop) -> None:
-    """Ctrl-C while the main thread waits: the coroutine hears of it, and is waited for."""
-    story = []
-
-    async def body() -> None:
-        try:
-            while True:  # one that comes just before the main thread waits does not end the waiting
-                os.kill(os.getpid(), signal.SIGINT)
-                await asyncio.sleep(1)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.01)
-            story.append("cancelled")
-            raise
-
-    with pytest.raises(KeyboardInterrupt):
-        loop.run(body)
-    assert story == ["cancelled"]
-    assert loop.run(echo, 1) == 1
-
-
 def test_a_wait_may_be_interrupted_anywhere(loop: event_loop.EventLoop) -> None:
     """Whether the call was handed over or not: none is left behind, and the loop goes on."""
 
@@ -554,12 +447,6 @@ def test_a_loop_that_is_blocked_does_not_hold_up_who_waits(
     door.set()
     made.stop()
     assert ended.empty()
-
-
-def test_what_was_given_up_does_not_hold_up_the_end(loop: event_loop.EventLoop) -> None:
-    ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    loop.submit(asyncio.sleep, (3600,), ended.put, limits.TimeLimit(None, 0.02))
-    assert ended.get(timeout=WAIT).check(exceptions.TimeLimitExceeded)
 
 
 def test_cancelling_what_has_not_begun_and_what_has(loop: event_loop.EventLoop) -> None:

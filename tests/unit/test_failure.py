@@ -654,15 +654,6 @@ def test_the_schema_agrees_with_validate():
     Failure.validate(captured().to_dict())
 
 
-def test_pickling_keeps_the_exception_when_it_can():
-    failure = captured(kind=Plain)
-    again = pickle.loads(pickle.dumps(failure))
-    assert again == failure
-    with pytest.raises(Plain, match="Woot!") as caught:
-        again.reraise()
-    assert "in captured" in "".join(traceback.format_exception(caught.value))
-
-
 @pytest.mark.parametrize("detail", [object(), lambda: None], ids=["args", "unpicklable"])
 def test_pickling_never_fails_for_the_exception(detail):
     failure = Failure.from_exception(Demanding(3, detail))

@@ -57,28 +57,6 @@ def test_decisions_are_strings():
     assert str(retry.Decision.RETRY) == "RETRY" and retry.RETRY is retry.Decision.RETRY
 
 
-def test_always():
-    for made, answer in [
-        (retry.AlwaysRevert(), retry.REVERT),
-        (retry.AlwaysRevertAll(), retry.REVERT_ALL),
-    ]:
-        assert made.execute(history=history()) is None
-        assert made.on_failure(history=history(1)) == answer
-        assert made.name is None and made.requires == set()
-
-
-@pytest.mark.parametrize(("revert_all", "end"), [(False, "REVERT"), (True, "REVERT_ALL")])
-def test_times_counts_all_tries(revert_all, end):
-    made = retry.Times(3, revert_all=revert_all)
-    provided, answers = [], []
-    while not answers or answers[-1] == "RETRY":
-        provided.append(made.execute(history=history(*provided)))
-        answers.append(made.on_failure(history=history(*provided)))
-    assert provided == [1, 2, 3]
-    assert answers == ["RETRY", "RETRY", end]
-    assert retry.Times().on_failure(history=history(1)) == "REVERT"
-
-
 def drive(made, **arguments):
     provided, answer = [], retry.RETRY
     while answer == retry.RETRY:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from wbengine import _clock, exceptions, invocation, retry, states, task
+from wbengine import exceptions, invocation, retry, states, task
 from wbengine.engines import action, options
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
-from wbengine.runtime import executors, run_states, saving
-from wbengine.testing import FaultyBackend
+from wbengine.runtime import run_states
 
 
 class Plain(task.Task):
@@ -96,30 +95,6 @@ def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> Engin
     return engine
 
 
-def test_nothing_is_submitted_before_it_is_written() -> None:
-    """RUNNING before the task, the result before its successor; forgetting after the result."""
-    log: list[Any] = []
-    engine = made(linear_flow.Flow("f").add(Plain("a"), Plain("b")), Recording(log), Writing(log))
-    engine.atom_notifier.register(
-        "*", lambda state, details: log.append(("tell", details["task_name"], state))
-    )
-    log.clear()
-    engine.run()
-    assert log == [
-        ("write", {"a": "RUNNING"}),
-        ("tell", "a", "RUNNING"),
-        ("submit", "a", "execute"),
-        ("write", {"a": "SUCCESS", "b": "RUNNING"}),
-        ("retire", ["a"]),
-        ("tell", "a", "SUCCESS"),
-        ("tell", "b", "RUNNING"),
-        ("submit", "b", "execute"),
-        ("write", {"b": "SUCCESS"}),
-        ("retire", ["b"]),
-        ("tell", "b", "SUCCESS"),
-    ]
-
-
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
     """However many tasks are ready."""
@@ -174,60 +149,12 @@ def test_a_kept_failure_takes_back_what_has_not_started() -> None:
     assert engine.storage.get_atom_state("b") == states.PENDING
 
 
-def test_a_store_that_fails_ends_the_run_with_its_error() -> None:
-    """What could not be written was not submitted, and is as it was."""
-    log: list[Any] = []
-    backend = FaultyBackend()
-    engine = made(linear_flow.Flow("f").add(Plain("a")), Recording(log), backend)
-    with backend.fail_next(None), pytest.raises(exceptions.StorageFailure, match="was refused"):
-        engine.run()
-    assert log == []
-    assert engine.storage.get_atom_state("a") == states.PENDING
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUCCESS
-
-
 def test_the_states_of_the_loop_are_the_documented_ones() -> None:
     """Each end state is reached through GAME_OVER only."""
     fsm = run_states.machine()
     ends = {end for start, _, end in fsm if start == states.GAME_OVER}
     assert ends == set(run_states.END_STATES)
     assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}
-
-
-class Slow(Plain):
-    def __init__(self, name: str, clock: _clock.ManualClock) -> None:
-        super().__init__(name)
-        self.clock = clock
-
-    def execute(self) -> None:
-        self.clock.advance(saving.FLUSH_INTERVAL / 2)
-
-
-def test_a_long_turn_in_the_thread_of_the_loop_is_written_and_told_in_pieces() -> None:
-    """After two tasks that took their time, not at the end of the turn that began all five."""
-    log: list[Any] = []
-    clock = _clock.ManualClock()
-    flow = unordered_flow.Flow("f").add(*[Slow(name, clock) for name in "abcde"])
-    serial = executors.SerialTaskExecutor()
-    engine = made(flow, serial, Writing(log))
-    engine._clock = clock
-    engine.atom_notifier.register(
-        states.SUCCESS, lambda state, details: log.append(("tell", details["task_name"]))
-    )
-    log.clear()
-    engine.run()
-    assert log == [
-        ("write", dict.fromkeys("abcde", "RUNNING")),
-        ("write", dict.fromkeys("ab", "SUCCESS")),
-        ("tell", "a"),
-        ("tell", "b"),
-        ("write", dict.fromkeys("cd", "SUCCESS")),
-        ("tell", "c"),
-        ("tell", "d"),
-        ("write", {"e": "SUCCESS"}),
-        ("tell", "e"),
-    ]
 
 
 @pytest.mark.parametrize("reads", range(6))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import queue
 import threading
 import time
@@ -15,11 +14,8 @@ import pytest
 
 from tests.unit.running_tasks import (
     Obeys,
-    ObeysLater,
     Odd,
     Spins,
-    Stubborn,
-    StubbornLater,
     Tells,
     TellsLater,
     Waits,
@@ -182,31 +178,6 @@ def test_a_worker_tells_what_it_was_told() -> None:
 # Cancelling --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [Obeys, ObeysLater])
-def test_what_runs_is_told_that_it_is_cancelled(make: Any, kind: str, made: Any) -> None:
-    if kind == "given processes":
-        pytest.skip("nobody can tell it")
-    executor, begun = make(), threading.Event()
-    ends = queue.SimpleQueue[Any]()
-    wanted = call(made("o"), events=lambda *_: begun.set())
-
-    def cancel() -> None:
-        begun.wait(WAIT)
-        executor.cancel([wanted])
-        executor.cancel([wanted])
-
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
-    executor.submit(wanted, lambda _, found: ends.put(found.value))
-    value = ends.get(timeout=WAIT)
-    # A coroutine may be interrupted where it waits before it asks.
-    assert value == "obeyed" or (made is ObeysLater and value.check(exceptions.Cancelled))
-    canceller.join()
-    executor.cancel([wanted])
-    assert outcome(executor, call(Tells("t")))[1] is False
-    assert ends.empty()
-
-
 def test_what_waits_is_cancelled_at_once(make: Any, kind: str) -> None:
     if kind in ("serial", "given processes"):
         pytest.skip("nothing waits there, or nobody knows what does")
@@ -235,18 +206,6 @@ def test_the_soft_limit_of_a_task(make: Any, made: Any) -> None:
     executor = make()
     assert outcome(executor, call(made("s"))).check(exceptions.SoftTimeLimitExceeded)
     assert outcome(executor, call(Tells("t")))[1] is False
-
-
-@pytest.mark.parametrize("made", [Stubborn, StubbornLater])
-def test_the_hard_limit_of_an_executor(make: Any, made: Any, tmp_path: pathlib.Path) -> None:
-    """What is told does not wait for who does not end."""
-    executor, end = make(limits.TimeLimit(0.3, 0.4)), tmp_path / "end"
-    wanted = call(made("s"), arguments={"end": str(end)})
-    assert outcome(executor, wanted).check(exceptions.TimeLimitExceeded)
-    end.touch()
-    free = Tells("t")
-    free.timelimit = (None, None)
-    assert outcome(executor, call(free))[0].deadline is None
 
 
 def test_a_limit_that_is_none_fails_its_task_alone(make: Any) -> None:

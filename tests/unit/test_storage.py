@@ -31,11 +31,6 @@ class Pair(task.Task):
         return 1, 2
 
 
-class Uses(task.Task):
-    def execute(self, one: int, left: int = 0) -> None:
-        pass
-
-
 def made(*atoms: Any, backend: base.Backend | None = None, **options: Any) -> storage.Storage:
     flow = linear_flow.Flow("f").add(*atoms)
     detail = base.create_flow_detail(flow, backend=backend)
@@ -57,14 +52,6 @@ def test_atoms_get_records_once() -> None:
     assert store.ensure_atom(One("a")) == first[0] == store.get_atom_uuid("a")
     assert store.get_atoms_states(["a", "b"]) == dict.fromkeys("ab", ("PENDING", "EXECUTE"))
     assert len(store.flow_detail) == 2
-
-
-def test_states_and_intentions_are_kept() -> None:
-    """As they are set."""
-    store = made(One("a"))
-    store.set_atom_state("a", states.RUNNING)
-    store.set_atom_intention("a", states.REVERT)
-    assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
 
 
 # -- results -----------------------------------------------------------------------------------
@@ -162,16 +149,6 @@ def test_fetch_finds_injected_and_provided() -> None:
         store.fetch("lft")
 
 
-def test_optional_and_ignored() -> None:
-    """An optional argument whose provider was ignored is left out."""
-    store = made(Pair("b"), Uses("u"))
-    store.inject({"one": 1})
-    rebind, optional = {"one": "one", "left": "left"}, {"left"}
-    store.set_atom_state("b", states.IGNORE)
-    assert store.fetch_mapped_args(rebind, "u", optional_args=optional) == {"one": 1}
-    assert store.fetch_unsatisfied_args("u", {"x": "nothing"}) == {"x"}
-
-
 def test_before_bind_only_what_is_injected_is_visible() -> None:
     store = storage.Storage(models.FlowDetail("f"))
     store.ensure_atom(One("a"))
@@ -243,21 +220,6 @@ def test_flow_states_are_checked() -> None:
 
 
 # -- writing -----------------------------------------------------------------------------------
-
-
-def test_outside_of_a_batch_each_change_is_written() -> None:
-    """What is kept is a copy of what is said."""
-    backend = memory.MemoryBackend()
-    store = made(One("a"), backend=backend)
-    store.update_atom_metadata("a", {"note": [1]})
-    store.update_flow_metadata({"flow": "note"})
-    store.inject({"x": 1})
-    with backend.get_connection() as connection:
-        kept = connection.get_flow_details(store.flow_uuid)
-    assert kept.meta == {"flow": "note"}
-    atom = kept.find(store.get_atom_uuid("a"))
-    assert atom is not None and atom.meta == {"note": [1]}
-    assert storage.Storage(kept).fetch("x") == 1
 
 
 def test_a_batch_is_written_once_and_only_what_changed() -> None:

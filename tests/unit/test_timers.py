@@ -18,32 +18,6 @@ def test_nothing_is_ever_due() -> None:
     assert not timers.passed(1e9)
 
 
-def test_nodes_come_out_when_due_the_earliest_first() -> None:
-    timers = Timers()
-    for node, due in ((3, 30), (1, 10), (2, 20)):
-        timers.set(node, due)
-    assert timers.wait(4) == 6
-    assert not timers.passed(9.9)
-    assert timers.pop(9.9) == []
-    assert timers.passed(10)
-    assert timers.pop(25) == [1, 2]
-    assert timers.wait(25) == 5
-    assert timers.pop(31) == [3]
-    assert timers.wait(31) is None
-
-
-def test_what_is_set_anew_counts_alone() -> None:
-    timers = Timers()
-    timers.set(1, 10)
-    timers.set(1, 20)
-    assert timers.pop(15) == []
-    assert timers.pop(20) == [1]
-    timers.set(1, 40)
-    timers.set(1, 30)
-    assert timers.pop(30) == [1]
-    assert timers.pop(99) == []
-
-
 def test_the_deadline_of_the_run() -> None:
     timers = Timers(deadline=10)
     timers.set(1, 20)
