@@ -139,6 +139,16 @@ def test_ctrl_c_in_a_task_suspends_and_the_next_run_goes_on(place: str) -> None:
     assert engine.storage.get_attempt("b").attempt == 2
 
 
+def test_ctrl_c_in_a_task_lets_no_other_of_its_turn_begin() -> None:
+    log: list[str] = []
+    flow = unordered_flow.Flow("f").add(Step("a", log, "+"), Step("b", log))
+    engine = engines.load(flow)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+    assert log == ["+a"]
+    assert state_of(engine, "a", "b") == [RUNNING, LEFT]
+
+
 def test_ctrl_c_in_a_revert_suspends_and_the_next_run_reverts_again(place: str) -> None:
     log: list[str] = []
     flow = linear_flow.Flow("f").add(Step("a", log), Step("b", log, "-"), Fails("x"))

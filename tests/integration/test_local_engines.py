@@ -14,7 +14,6 @@ import pytest
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import linear_flow, unordered_flow
-from wbengine.persistence import backends
 from wbengine.types import failure as ft
 
 KINDS = {
@@ -47,18 +46,6 @@ class Double(task.Task):
 
     def execute(self, sum: int) -> int:
         return 2 * sum
-
-
-class Boom(task.Task):
-    def execute(self) -> None:
-        raise ValueError("boom")
-
-
-class Pair(task.Task):
-    default_provides = ("left", "right")
-
-    def execute(self) -> tuple[int, int]:
-        return 1, 2
 
 
 class Unpicklable(task.Task):
@@ -206,19 +193,7 @@ def test_local_tasks_stay_in_the_process_of_the_engine(kind: str) -> None:
 # -- failure -----------------------------------------------------------------------------------
 
 
-def test_a_kept_failure_is_resolved_by_an_engine_that_resolves() -> None:
-    """The next engine goes on where the failure was left: it reverts, or tries again."""
-    log: list[str] = []
-    engine = load(linear_flow.Flow("f").add(Pair("p"), Boom("b")), never_resolve=True)
-    with pytest.raises(ValueError):
-        engine.run()
-    detail = engine.storage.flow_detail
-    engine = load(linear_flow.Flow("f").add(Noted("p", log), Boom("b")), flow_detail=detail)
-    with pytest.raises((ValueError, exceptions.WrappedFailure)):
-        engine.run()
-    assert engine.storage.get_flow_state() == states.REVERTED
-    assert log == ["-p"]
-
+def test_a_kept_failure_is_tried_again_by_an_engine_that_resolves() -> None:
     flow = linear_flow.Flow("f", retry=retry.Times(2, "r")).add(FailsTimes("t", 1))
     engine = load(flow, never_resolve=True)
     with pytest.raises(RuntimeError):
@@ -226,30 +201,6 @@ def test_a_kept_failure_is_resolved_by_an_engine_that_resolves() -> None:
     engine = load(flow, flow_detail=engine.storage.flow_detail)
     engine.run()
     assert engine.storage.get_flow_state() == states.SUCCESS
-
-
-def test_a_failing_revert_ends_the_flow_in_failure() -> None:
-    """What comes before it is not reverted: nobody knows in which state it would be.
-
-    What is raised is why it could not be reverted, with what failed before as its context.
-    """
-    log: list[str] = []
-
-    class Stuck(task.Task):
-        def execute(self) -> None:
-            pass
-
-        def revert(self, result: Any, flow_failures: Any) -> None:
-            raise KeyError("stuck")
-
-    engine = load(linear_flow.Flow("f").add(Noted("a", log), Stuck("s"), Boom("b")))
-    for _ in range(2):
-        with pytest.raises(KeyError, match="stuck") as caught:
-            engine.run()
-        assert isinstance(caught.value.__context__, ValueError)
-        assert engine.storage.get_flow_state() == states.FAILURE
-    assert engine.storage.get_atom_state("s") == states.REVERT_FAILURE
-    assert log == ["+a"]
 
 
 def test_what_cannot_be_pickled_fails_its_task_alone() -> None:
@@ -309,48 +260,6 @@ def test_suspend_takes_back_what_has_not_started(near: str) -> None:
     assert storage.get_attempt("t0").attempt == 2  # type: ignore[union-attr]
 
 
-def test_suspend_while_waiting_wakes_the_engine() -> None:
-    """Another thread suspends while a task runs: it finishes, the rest waits."""
-    entered, leave = threading.Event(), threading.Event()
-
-    class Waits(task.Task):
-        def execute(self) -> None:
-            entered.set()
-            leave.wait()
-
-    engine = load(linear_flow.Flow("f").add(Waits("w"), Pair("p")), KINDS["threads"])
-    runner = threading.Thread(target=engine.run)
-    runner.start()
-    entered.wait()
-    engine.suspend()
-    leave.set()
-    runner.join()
-    assert engine.storage.get_flow_state() == states.SUSPENDED
-    assert engine.storage.get_atom_state("w") == states.SUCCESS
-    assert engine.storage.get_atom_state("p") == states.PENDING
-
-
-def test_what_a_dead_engine_left_running_runs_again() -> None:
-    """RUNNING is in the store before the task starts, under the attempt's number."""
-    with backends.backend("memory") as backend:
-        seen: list[Any] = []
-
-        def look() -> None:
-            with backend.get_connection() as connection:
-                detail = connection.get_flow_details(engine.storage.flow_uuid)
-            seen.append(detail)
-
-        engine = load(task.FunctorTask(look, "look"), backend=backend)
-        engine.run()
-        (left,) = seen
-        (atom,) = left
-        assert (left.state, atom.state, atom.attempt) == (states.RUNNING, states.RUNNING, 1)
-        again = load(task.FunctorTask(look, "look"), flow_detail=left)
-        again.run()
-        assert len(seen) == 2
-        assert again.storage.get_attempt("look").attempt == 2  # type: ignore[union-attr]
-
-
 # -- pools given by the user -------------------------------------------------------------------
 
 
@@ -369,17 +278,3 @@ def test_a_given_executor_is_used_and_not_shut_down(make: Any) -> None:
         found = engines.run(flow, store={"a": 1}, engine="parallel", executor=pool)
         assert found["double"] == 22
         assert pool.submit(len, "abc").result() == 3
-
-
-def test_a_busy_engine_refuses_a_second_run() -> None:
-    """One run at a time."""
-    inside: list[Any] = []
-
-    def again() -> None:
-        with pytest.raises(exceptions.ExecutionFailure, match="running already"):
-            engine.run()
-        inside.append(True)
-
-    engine = load(task.FunctorTask(again, "again"))
-    engine.run()
-    assert inside == [True]

@@ -53,11 +53,6 @@ def test_members_are_linked_by_name_in_any_order(together, order):
     assert flow.requires == set() and flow.provides == set("xyz")
 
 
-def test_independent_members_are_not_linked():
-    flow = gf.Flow("test").add(made("a"), made("b", "x"), made("c", "", "y"))
-    assert links(flow) == {} and flow.requires == {"x"}
-
-
 def test_several_providers_are_fine_until_somebody_asks():
     flow = gf.Flow("test").add(made("a", "", "xy"), made("b", "", "xz"))
     assert flow.provides == set("xyz")
@@ -68,25 +63,10 @@ def test_several_providers_are_fine_until_somebody_asks():
     assert snapshot(flow) == before
 
 
-def test_a_second_provider_does_not_disturb_who_is_served():
-    flow = gf.Flow("test").add(made("a", "", "x"), made("b", "x"), made("c", "", "x"))
-    assert links(flow) == {("a", "b"): {"reasons": {"x"}}}
-
-
 def test_what_the_retry_provides_is_not_linked():
     flow = gf.Flow("test", retry.AlwaysRevert(provides="x"))
     flow.add(made("a", "", "x"), made("b", "x"))
     assert links(flow) == {} and flow.requires == set()
-
-
-def test_resolve_requires_and_existing_can_be_switched_off():
-    flow = gf.Flow("test").add(made("a", "", "x"), made("b", "x"), resolve_requires=False)
-    assert links(flow) == {} and flow.requires == {"x"}
-    flow = gf.Flow("test").add(made("a", "x"))
-    flow.add(made("b", "", "x"), resolve_existing=False)
-    assert links(flow) == {} and flow.requires == {"x"}
-    flow.add(made("c", "", "x"))
-    assert links(flow) == {("c", "a"): {"reasons": {"x"}}} and flow.requires == set()
 
 
 def test_who_already_comes_after_a_provider_needs_no_other():
@@ -96,13 +76,6 @@ def test_who_already_comes_after_a_provider_needs_no_other():
     assert flow.requires == set()
     flow.add(made("d", "", "x"))
     assert ("d", "c") not in links(flow)
-
-
-def test_a_member_does_not_serve_itself():
-    flow = gf.Flow("test").add(made("a", "x", "x"))
-    assert links(flow) == {} and flow.requires == {"x"}
-    flow.add(made("b", "x"))
-    assert links(flow) == {("a", "b"): {"reasons": {"x"}}}
 
 
 def test_circles_by_name_are_refused_and_printed_and_change_nothing():
