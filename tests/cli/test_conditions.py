@@ -307,6 +307,20 @@ def test_named_store_that_is_not_there_is_an_error_and_is_not_made(
         assert not (home / "flows").exists()
 
 
+def test_store_is_asked_once_for_its_layout_and_not_for_all_its_books(
+    wbengine: Command, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever there is in it, a command begins at once."""
+    place = f"sqlite:///{home}/kept.db?log_statements=yes"
+    assert wbengine("flow", "run", FACTORY, "--persistence", place).code == 0
+    caplog.clear()
+    with caplog.at_level("DEBUG", "wbengine"):
+        assert wbengine("flow", "ls", "--persistence", place).code == 0
+    asked = [record.getMessage() for record in caplog.records if "SELECT" in record.getMessage()]
+    assert sum("version_num" in text for text in asked) == 1
+    assert not [text for text in asked if "FROM wbe_logbooks" in text]
+
+
 def test_default_store_that_is_not_there_is_empty(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,24 @@ def test_flow_that_is_kept_is_not_imported(backend: base.Backend) -> None:
         assert connection.get_flow_details(flow.uuid).name == "f"
 
 
+def test_import_that_ended_halfway_is_completed(backend: base.Backend) -> None:
+    """The outline is written after the flow; if it is missing, the import may be repeated."""
+    outline = Outline((OutlineNode("f", "flow", None),), ())
+    with memory() as first:
+        flow = a_flow(first)
+        with first.get_connection() as connection:
+            connection.save_outline(flow.uuid, outline)
+        document = written(first, flow.uuid)
+    operations.import_flow(backend, {**document, "outline": None})
+    with pytest.raises(exceptions.Duplicate, match=flow.uuid):
+        changed = {**document, "flow": {**document["flow"], "state": states.RUNNING}}
+        operations.import_flow(backend, changed)
+    operations.import_flow(backend, document)
+    assert written(backend, flow.uuid) == document
+    with pytest.raises(exceptions.Duplicate, match=flow.uuid):
+        operations.import_flow(backend, document)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

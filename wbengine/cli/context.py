@@ -125,21 +125,24 @@ class Context:
     def backend(
         self,
         *,
-        make: bool = False,
-        new: bool = False,
+        upgrade: bool = False,
+        missing_ok: bool = False,
         patient: bool = False,
     ) -> Iterator[persistence.Backend]:
         """The store of flows, opened and looked at.
 
-        :param make: bring an older layout up to date.
-        :param new: there may be no store yet (`make`: then make it), although one is named.
+        :param upgrade: bring an older layout up to date.
+        :param missing_ok: there may be no store yet (`upgrade`: then make it), although one is
+            named.
         :param patient: later keep on trying for a while, if it cannot be reached.
         :raises Failed: it is not set as it must be, or cannot be reached or used; something was not
             found, because nothing was ever kept there.
         """
         from wbengine.cli import stores
 
-        opened = stores.opened(self.settings, make=make, new=new, patient=patient)
+        opened = stores.opened(
+            self.settings, upgrade=upgrade, missing_ok=missing_ok, patient=patient
+        )
         with contextlib.closing(opened) as found:
             try:
                 yield found

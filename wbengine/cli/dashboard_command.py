@@ -68,7 +68,7 @@ def command(
 
     settings = context.settings
     show_audit()
-    with context.backend(new=True) as backend:
+    with context.backend(missing_ok=True) as backend:
         try:
             dashboard.serve(
                 backend,

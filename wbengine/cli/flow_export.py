@@ -80,7 +80,7 @@ def import_command(context: contexts.Context, file: BinaryIO) -> None:
 
     try:
         document = json.loads(file.read())
-        with context.backend(make=True, new=True) as backend:
+        with context.backend(upgrade=True, missing_ok=True) as backend:
             flow = operations.import_flow(backend, document)
     except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
         raise errors.Failed(f"{file.name}: {errors.line_of(error)}", errors.USAGE) from error

@@ -69,7 +69,7 @@ def command(
     uuid = _uuid(flow_id)
     options = running.engine_options(context, engine)
     with (
-        context.backend(make=True, new=True, patient=True) as backend,
+        context.backend(upgrade=True, missing_ok=True, patient=True) as backend,
         running.named(context, backend, uuid),
     ):
         try:

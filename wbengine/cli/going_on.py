@@ -31,7 +31,7 @@ def perform(
     """Resume, retry or revert a flow that nobody runs; returns the exit code."""
     from wbengine import operations
 
-    with context.backend(make=True, patient=True) as backend:
+    with context.backend(upgrade=True, patient=True) as backend:
         row = operations.find(backend, flow)
         if dry_run:
             return _tell_plan(context, backend, row.uuid, operation)

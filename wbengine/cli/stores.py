@@ -21,7 +21,6 @@ __all__ = [
     "SILENCE",
     "answered",
     "fetched",
-    "glance",
     "is_database",
     "is_made",
     "is_of_this_process",
@@ -40,43 +39,41 @@ _DATABASES: Final = ("mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
 
 def opened(
-    settings: Settings, *, make: bool = False, new: bool = False, patient: bool = False
+    settings: Settings, *, upgrade: bool = False, missing_ok: bool = False, patient: bool = False
 ) -> persistence.Backend:
     """The store that `settings` name, with a layout that can be used.
 
-    :param make: bring an older layout up to date.
-    :param new: there may be no store yet (`make`: then make it), although one is named.
+    :param upgrade: bring an older layout up to date.
+    :param missing_ok: there may be no store yet (`upgrade`: then make it), although one is named.
     :param patient: later keep on trying for a while, if it cannot be reached.
     :raises Failed: what is set makes no sense; there is no such store; it does not answer in time.
     :raises StorageFailure: it cannot be reached, or used.
     """
-    with contextlib.closing(fetched(settings, patient=False)) as looked_at:
-        if not new:
-            made = answered(settings, lambda: is_made(settings, looked_at))
-            if not made and settings.persistence:
-                raise errors.Failed(not_made(settings), errors.UNAVAILABLE)
-            make = make and made
-        revision = getattr(looked_at, "revision", None)
-        if not make or revision is None:
-            answered(settings, lambda: (_make if make else glance)(looked_at))
-        elif answered(settings, lambda: revision() != getattr(looked_at, "head", None)):
-            _make(looked_at)  # which may take its time
-    return fetched(settings, patient=patient)
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(contextlib.closing(fetched(settings, patient=False)))
+        made, current = answered(settings, lambda: _look(settings, backend))
+        if not made and not missing_ok and settings.persistence:
+            raise errors.Failed(not_made(settings), errors.UNAVAILABLE)
+        if not current and (made or (upgrade and missing_ok)):
+            with contextlib.closing(backend.get_connection()) as connection:
+                if upgrade:
+                    connection.upgrade()  # which may take its time
+                else:
+                    connection.validate()  # it says which layout there is
+        if not (patient and is_database(settings)):
+            stack.pop_all()
+            return backend
+    return fetched(settings)
 
 
-def glance(backend: persistence.Backend) -> None:
-    """See that a store answers, and has a layout that can be read.
-
-    :raises StorageFailure: it has another one, or cannot be reached.
-    """
-    with contextlib.closing(backend.get_connection()) as connection:
-        # `validate` would refuse one that nobody has written to yet.
-        next(connection.get_logbooks(lazy=True), None)
-
-
-def _make(backend: persistence.Backend) -> None:
-    with contextlib.closing(backend.get_connection()) as connection:
-        connection.upgrade()
+def _look(settings: Settings, backend: persistence.Backend) -> tuple[bool, bool]:
+    """Whether there is a store, and whether it has the current layout."""
+    revision = getattr(backend, "revision", None)
+    if revision is None or is_of_this_process(settings):
+        made = is_made(settings, backend)
+        return made, made
+    found = revision()
+    return found is not None, found == getattr(backend, "head", None)
 
 
 def is_made(settings: Settings, backend: persistence.Backend) -> bool:

@@ -180,5 +180,3 @@ class Kept:
         with self._lock:
             if not self._is_being_made:
                 self._records.close()
-
-

@@ -33,6 +33,9 @@ __all__ = [
 ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
 
+#: What makes flows that a version before has kept, by where that was then.
+_MOVED: Final = {"wbengine.operations.factories.flow_of": "wbengine.engines.factories.flow_of"}
+
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
@@ -259,7 +262,8 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
     noted = _detail(flow_detail).meta.get(models.FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
-    return factories.make(str(noted["name"]), noted.get("args"), noted.get("kwargs"))
+    name = str(noted["name"])
+    return factories.make(_MOVED.get(name, name), noted.get("args"), noted.get("kwargs"))
 
 
 def load_from_detail(

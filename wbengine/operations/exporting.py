@@ -88,8 +88,7 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "book": book,
-        "flow": {**trees.tree_of(flow), "epoch": flow.epoch},
-        "atoms": [_atom(atom) for atom in flow],
+        **_told(flow),
         "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
     }
 
@@ -97,22 +96,35 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
 def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.FlowDetail:
     """Keep the flow of such a document, in its book, which is made if it is not kept.
 
+    An import that ended before the outline was kept may be repeated, and keeps that.
+
     :raises InvalidFormat: it is no such document.
     :raises Duplicate: a flow with this uuid is kept already.
     """
     book, flow, outline = _read(document)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
-        with contextlib.suppress(exceptions.NotFound):
-            connection.get_flow_details(flow.uuid, lazy=True)
-            raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
-        with contextlib.suppress(exceptions.NotFound):
-            book = connection.get_logbook(book.uuid, lazy=True)
-        book.add(flow)
-        connection.save_logbook(book)
+        try:
+            kept = connection.get_flow_details(flow.uuid)
+        except exceptions.NotFound:
+            with contextlib.suppress(exceptions.NotFound):
+                book = connection.get_logbook(book.uuid, lazy=True)
+            book.add(flow)
+            connection.save_logbook(book)
+        else:
+            complete = outline is None or connection.get_outline(flow.uuid) is not None
+            if complete or _told(kept) != _told(flow):
+                raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
         if outline is not None:
             connection.save_outline(flow.uuid, outline)
     return flow
+
+
+def _told(flow: models.FlowDetail) -> dict[str, Any]:
+    return {
+        "flow": {**trees.tree_of(flow), "epoch": flow.epoch},
+        "atoms": [_atom(atom) for atom in flow],
+    }
 
 
 def _atom(atom: models.AtomDetail) -> dict[str, Any]:

@@ -82,7 +82,9 @@ class SQLBackend(base.Backend):
         if self._is_no_file():
             return None
         what = "Looking up the layout of the database"
-        return _sql.transact(self.engine, what, layout.found, write=False)
+        found = _sql.transact(self.engine, what, layout.found, write=False)
+        self._ready = self._ready or found == layout.HEAD
+        return found
 
     def is_there(self) -> bool:
         """Whether there are tables to read.
@@ -94,7 +96,6 @@ class SQLBackend(base.Backend):
             if revision is None:
                 return False
             layout.check(revision)
-            self._ready = True
         return True
 
     def prepare(self) -> None:
