@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wbengine.cli import output, params
-from wbengine.views import masking
+from wbengine.views import redaction
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -54,7 +54,7 @@ def test_an_empty_table_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = output.Printer(masker=masking.Masker())
+    printer = output.Printer(redactor=redaction.Redactor())
     secret = "redis://:canary@host/0"
     printer.document("thing/1", {"a": {"b": [secret]}, secret: 1})
     printer.event("thing/1", {"a": secret})

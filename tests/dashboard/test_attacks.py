@@ -22,7 +22,7 @@ from tests.views import records
 from wbengine.dashboard import actions, reading, stream
 from wbengine.persistence import models
 from wbengine.types import outline as outlines
-from wbengine.views import watching
+from wbengine.views import watcher
 
 
 class Elements(html.parser.HTMLParser):
@@ -164,20 +164,20 @@ def test_what_no_page_told_is_refused_however_deep_it_is(guest: TestClient) -> N
 def test_a_stream_that_nobody_reads_keeps_nothing(
     kept: story.Kept, guest: TestClient, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    begun: list[watching.Watch] = []
-    ended: list[watching.Watch] = []
-    watch, close = reading.Store.watch, watching.Watch.close
+    begun: list[watcher.FlowWatcher] = []
+    ended: list[watcher.FlowWatcher] = []
+    watch, close = reading.Store.watch, watcher.FlowWatcher.close
 
-    def begin(*given: Any) -> watching.Watch:
+    def begin(*given: Any) -> watcher.FlowWatcher:
         begun.append(watch(*given))
         return begun[-1]
 
-    def end(each: watching.Watch) -> None:
+    def end(each: watcher.FlowWatcher) -> None:
         ended.append(each)
         close(each)
 
     monkeypatch.setattr(reading.Store, "watch", begin)
-    monkeypatch.setattr(watching.Watch, "close", end)
+    monkeypatch.setattr(watcher.FlowWatcher, "close", end)
     if full:
         monkeypatch.setattr(stream, "MOST", 0)
     path = f"/flows/{kept.uuids['good']}/stream"

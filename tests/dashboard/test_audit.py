@@ -13,7 +13,7 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
 from wbengine.dashboard import audit
-from wbengine.views.masking import Masker
+from wbengine.views.redaction import Redactor
 
 WRONG = "wrong-token-0123456789"
 FLOW = "/flows/00000000-0000-4000-8000-000000000000/suspend"
@@ -99,7 +99,7 @@ def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, lines:
 
 def test_many_refusals_are_few_lines(lines: Lines) -> None:
     now = 0.0
-    kept = audit.Audit(Masker(), clock=lambda: now)
+    kept = audit.Audit(Redactor(), clock=lambda: now)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
     for _ in range(10 * audit.MOST):
         kept.turned_away(request, "no")

@@ -15,7 +15,7 @@ from tests.support.workers import until
 from tests.views import records
 from wbengine.dashboard import keeping, reading
 from wbengine.persistence import backends, base, models
-from wbengine.views import masking
+from wbengine.views import redaction
 
 ATOMS = 2_000
 RAN = 1_200
@@ -68,18 +68,18 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read = self.masked = 0
-        begin, text = models.AtomDetail.__init__, masking.Masker.text
+        begin, text = models.AtomDetail.__init__, redaction.Redactor.text
 
         def reading_one(record: Any, *told: Any, **more: Any) -> None:
             self.read += 1
             begin(record, *told, **more)
 
-        def masking_one(masker: Any, told: str) -> str:
+        def masking_one(redactor: Any, told: str) -> str:
             self.masked += 1
-            return text(masker, told)
+            return text(redactor, told)
 
         monkeypatch.setattr(models.AtomDetail, "__init__", reading_one)
-        monkeypatch.setattr(masking.Masker, "text", masking_one)
+        monkeypatch.setattr(redaction.Redactor, "text", masking_one)
 
     def since(self) -> tuple[int, int]:
         found = self.read, self.masked
@@ -211,7 +211,7 @@ def test_what_changes_while_a_view_is_made_is_not_lost(
     monkeypatch.setattr(keeping, "DEAR", -1.0)
     monkeypatch.setattr(keeping, "LINGERS", 0.0)
     go_on.set()
-    store = reading.Store(wide.backend, masking.Masker(), offered)
+    store = reading.Store(wide.backend, redaction.Redactor(), offered)
     with contextlib.closing(store), contextlib.ExitStack() as end:
         end.callback(go_on.set)
         store.flow(wide.uuid)
@@ -268,7 +268,7 @@ def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: 
 
 
 def test_a_stream_that_goes_on_reads_nothing_again(wide: Wide, counted: Counted) -> None:
-    store = reading.Store(wide.backend, masking.Masker())
+    store = reading.Store(wide.backend, redaction.Redactor())
     cursor = store.flow(wide.uuid).cursor
     counted.since()
     with contextlib.closing(store.watch(wide.uuid, cursor)) as watch:

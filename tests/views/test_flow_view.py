@@ -15,7 +15,7 @@ from wbengine.persistence.commands import FlowCommand
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
 from wbengine.views import flow as flows
 from wbengine.views import timeline as timelines
-from wbengine.views.masking import Masker
+from wbengine.views.redaction import Redactor
 
 T = records.T
 NOW = T + 10
@@ -361,7 +361,7 @@ def test_items_of_a_map_are_told_as_far_as_there_is_room():
             each.items = models.Items(1, [f"m{n}" for n in range(1000)])
             each.items[990].put(states.FAILURE, records.failure("lost"))
             each.items[0].submitted = T + 4
-    rows = look(flow, outline, lease(flow), masker=Masker(True)).atom("notify").item_rows
+    rows = look(flow, outline, lease(flow), redactor=Redactor(True)).atom("notify").item_rows
     assert len(rows) == 100
     assert (rows[0].index, rows[0].input) == (990, "'m990'")
     assert [row.state for row in rows[1:4]] == ["RUNNING", "PENDING", "PENDING"]
@@ -405,7 +405,7 @@ def test_values_are_told_by_name_and_shown_only_when_asked_for():
     assert view.values == {"cart": "list, 2 items", "db_password": "str, 7 characters"}
     assert view.total == 7
     assert view.atom(models.INJECTOR) is None
-    shown = look(flow, outline, masker=Masker(show_values=True))
+    shown = look(flow, outline, redactor=Redactor(show_values=True))
     assert shown.values == {"cart": [1, 2], "db_password": "***"}
     assert shown.atom("read cart").result == "{'items': 3}"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from wbengine.views.fleet import WorkerView, WorkView
 from wbengine.views.ledgers import RowView
-from wbengine.views.masked import masked
-from wbengine.views.masking import Masker
+from wbengine.views.redaction import Redactor, redacted
 
 CANARY = "c4n4ry-of-workers"
 
@@ -17,7 +16,7 @@ def test_no_text_of_a_view_holds_a_secret():
         current=(WorkView(bad, bad, 3.0),),
     )  # fmt: skip
     row = RowView(bad, 1, "open", None, 2.5)
-    told = masked([worker, row], Masker())
+    told = redacted([worker, row], Redactor())
     assert CANARY not in repr(told)
     assert told[0].current[0].task == "x token=***"
     assert (told[0].pid, told[0].heard, told[1].holder, told[1].age) == (4711, 5.0, None, 2.5)
@@ -25,4 +24,4 @@ def test_no_text_of_a_view_holds_a_secret():
 
 def test_a_view_without_secrets_is_left_as_it_is():
     row = RowView("r", 1, "open", "h:1", 2.5)
-    assert masked([row], Masker())[0] is row
+    assert redacted([row], Redactor())[0] is row

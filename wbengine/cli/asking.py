@@ -24,7 +24,7 @@ def confirm(context: Context, what: str, yes: bool) -> None:
     """
     if yes:
         return
-    line = visible(context.masker.text(what))
+    line = visible(context.redactor.text(what))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise errors.Failed(f"nobody is there to ask whether to {line}: say --yes", errors.USAGE)
     click.confirm(f"{line[:1].upper()}{line[1:]}?", abort=True, err=True)

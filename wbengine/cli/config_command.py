@@ -52,11 +52,11 @@ def show(context: contexts.Context) -> None:
 
 
 def _shown(context: contexts.Context, name: str) -> Any:
-    from wbengine.views import masking
+    from wbengine.views import redaction
 
     settings = context.settings
     value = settings.store if name == "persistence" else getattr(settings, name)
-    return masking.Masker(show_values=True).value(value)
+    return redaction.Redactor(show_values=True).value(value)
 
 
 def _text(value: Any) -> str | None:

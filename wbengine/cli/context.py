@@ -17,7 +17,7 @@ from wbengine.cli import config, errors, output
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
-    from wbengine.views import masking
+    from wbengine.views import redaction
 
 __all__ = ["Context"]
 
@@ -56,18 +56,18 @@ class Context:
         return config.read(self.given, self.files)
 
     @cached_property
-    def masker(self) -> masking.Masker:
+    def redactor(self) -> redaction.Redactor:
         """What hides passwords and other secrets."""
-        from wbengine.views import masking
+        from wbengine.views import redaction
 
-        return masking.Masker()
+        return redaction.Redactor()
 
     @cached_property
     def printer(self) -> output.Printer:
         """Where results and remarks go."""
         settings = self.settings
         return output.Printer(
-            as_json=settings.json, color=settings.color, quiet=settings.quiet, masker=_Late(self)
+            as_json=settings.json, color=settings.color, quiet=settings.quiet, redactor=_Late(self)
         )
 
     def start(self, log_level: str) -> None:
@@ -95,7 +95,7 @@ class Context:
 
     def failed(self, error: BaseException) -> int:
         """Tell what went wrong, in one line; returns the exit code."""
-        words = self.masker.text(errors.line_of(error))
+        words = self.redactor.text(errors.line_of(error))
         line = f"{self.path}: error: {words}"
         code = errors.code_of(error)
         if self._wants_json():
@@ -154,10 +154,10 @@ class Context:
 
 
 class _Late:
-    """The masker, loaded when there is something to mask."""
+    """The redactor, loaded when there is something to mask."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def text(self, text: str) -> str:
-        return self._context.masker.text(text)
+        return self._context.redactor.text(text)

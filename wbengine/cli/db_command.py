@@ -43,7 +43,7 @@ def _layout(backend: persistence.Backend) -> dict[str, Any]:
 
 
 def _shown(context: contexts.Context) -> str:
-    return str(context.masker.text(context.settings.store))
+    return str(context.redactor.text(context.settings.store))
 
 
 @base.command(
@@ -169,7 +169,7 @@ def _noting(damaged: list[str]) -> Any:
 def move(context: contexts.Context, old: str, new: str) -> None:
     from wbengine import operations
 
-    printer, masked = context.printer, context.masker.text
+    printer, masked = context.printer, context.redactor.text
     books = flows = 0
     with contextlib.ExitStack() as stack:
         source, target = _store(old), _store(new)
@@ -240,12 +240,12 @@ def prune(
 ) -> None:
     from wbengine import operations
     from wbengine.operations import removing
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     printer = context.printer
     chosen = wanted or removing.ENDED
     if not dry_run:
-        which = f"flows in {', '.join(chosen)} older than {words.seconds(older_than)}"
+        which = f"flows in {', '.join(chosen)} older than {formatting.seconds(older_than)}"
         asking.confirm(context, f"forget {which}", yes)
     count = 0
     with context.backend() as backend:
@@ -257,7 +257,7 @@ def prune(
             count += 1
             if printer.as_json:
                 printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
-                    "created": words.iso(row.created), "dry_run": dry_run})  # fmt: skip
+                    "created": formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
             else:
                 printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
     if made:

@@ -25,11 +25,11 @@ __all__ = ["command"]
 @click.argument("flow", metavar="ID", shell_complete=completions.flows)
 def command(context: contexts.Context, flow: str) -> None:
     from wbengine import operations
-    from wbengine.views import watching, words
+    from wbengine.views import formatting, watcher
 
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         uuid = operations.find(backend, flow).uuid
-        found = watching.past(connection.get_flow_details(uuid), context.masker)
+        found = watcher.events_of(connection.get_flow_details(uuid), context.redactor)
     printer = context.printer
     if printer.as_json:
         for event in found:
@@ -37,11 +37,11 @@ def command(context: contexts.Context, flow: str) -> None:
         return
     rows = [
         (
-            words.iso(event.at),
+            formatting.iso(event.at),
             event.kind,
             event.name,
             event.state,
-            str(words.nth(event)) if words.nth(event) else None,
+            str(formatting.nth(event)) if formatting.nth(event) else None,
             event.worker,
             event.error,
         )

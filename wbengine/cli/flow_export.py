@@ -50,11 +50,11 @@ def command(
         if html:
             from wbengine import report
             from wbengine.views import flow as flows
-            from wbengine.views import masking
+            from wbengine.views import redaction
 
-            masker = masking.Masker(show_values=show_values)
+            redactor = redaction.Redactor(show_values=show_values)
             with contextlib.closing(backend.get_connection()) as connection:
-                text = report.html(flows.read(connection, uuid, masker=masker))
+                text = report.html(flows.read(connection, uuid, redactor=redactor))
         else:
             document = operations.export(backend, uuid)
             text = escaped_json(json.dumps(document, ensure_ascii=False, indent=2))

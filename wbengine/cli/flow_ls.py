@@ -65,7 +65,7 @@ def command(
                 newest_first=sort == NEWEST,
                 limit=limit,
                 after=after,
-                masker=context.masker,
+                redactor=context.redactor,
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
@@ -96,6 +96,6 @@ def command(
 
 
 def _moment(seconds: float | None, short: bool) -> str | None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
-    return words.clock(seconds) if short and seconds is not None else words.iso(seconds)
+    return formatting.clock(seconds) if short and seconds is not None else formatting.iso(seconds)

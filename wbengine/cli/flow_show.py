@@ -47,12 +47,12 @@ def command(
 ) -> None:
     from wbengine import operations
     from wbengine.views import flow as flows
-    from wbengine.views import masking
+    from wbengine.views import redaction
 
-    masker = masking.Masker(show_values=show_values)
+    redactor = redaction.Redactor(show_values=show_values)
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         uuid = operations.find(backend, flow).uuid
-        view = flows.read(connection, uuid, masker=masker)
+        view = flows.read(connection, uuid, redactor=redactor)
     printer = context.printer
     if printer.as_json:
         printer.document("flow-show/1", view.to_dict())
@@ -72,16 +72,16 @@ def command(
 
 
 def _head(printer: Printer, view: FlowView) -> None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     rows: list[tuple[str, Any]] = [
         ("flow", f"{view.name}  {view.uuid}"),
         ("state", view.shown_state),
         ("book", view.book_name),
         ("run by", view.owner),
-        ("created", words.iso(view.created)),
-        ("started", words.iso(view.started)),
-        ("took", None if view.duration is None else words.seconds(view.duration)),
+        ("created", formatting.iso(view.created)),
+        ("started", formatting.iso(view.started)),
+        ("took", None if view.duration is None else formatting.seconds(view.duration)),
         ("waits", view.waiting),
         ("asked", view.wish),
     ]
@@ -97,7 +97,7 @@ def _tree(printer: Printer, view: FlowView) -> None:
 
 def _items(printer: Printer, view: FlowView) -> None:
     """A table for each Map that has items."""
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     for atom in view.atoms:
         if not atom.item_rows:
@@ -108,7 +108,7 @@ def _items(printer: Printer, view: FlowView) -> None:
                 item.input,
                 item.state,
                 item.worker,
-                "" if item.runtime is None else words.seconds(item.runtime),
+                "" if item.runtime is None else formatting.seconds(item.runtime),
                 str(item.tries),
                 item.error,
             )
@@ -120,24 +120,24 @@ def _items(printer: Printer, view: FlowView) -> None:
         printer.table(columns, rows, right=("ITEM", "TOOK", "TRIES"))
         more = sum((atom.items or {}).values()) - len(rows)
         if more > 0:
-            printer.line(f"{words.count(more, 'more item')}")
+            printer.line(f"{formatting.count(more, 'more item')}")
 
 
 def _timeline(printer: Printer, view: FlowView) -> None:
-    from wbengine.views import timeline, words
+    from wbengine.views import formatting, timeline
 
     found = timeline.timeline(view)
     bars = [(lane.worker, bar) for lane in found.lanes for row in lane.rows for bar in row]
     bars.sort(key=lambda each: (each[1].started, each[1].name))
     rows = [
         (
-            words.iso(bar.started),
+            formatting.iso(bar.started),
             f"{bar.started - found.begin:.3f}",
-            "" if bar.queued is None else words.seconds(bar.queued),
-            words.seconds(bar.ended - bar.started),
+            "" if bar.queued is None else formatting.seconds(bar.queued),
+            formatting.seconds(bar.ended - bar.started),
             worker,
             bar.name,
-            str(words.nth(bar)),
+            str(formatting.nth(bar)),
             bar.action,
             bar.state,
         )
@@ -158,10 +158,10 @@ def _values(printer: Printer, view: FlowView) -> None:
 
 
 def _failures(printer: Printer, view: FlowView, whole: bool) -> None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     for failure in view.failures:
-        where = f"{failure.atom}, attempt {words.nth(failure)}" if failure.atom else "the flow"
+        where = f"{failure.atom}, attempt {formatting.nth(failure)}" if failure.atom else "the flow"
         on = f", on {failure.worker}" if failure.worker else ""
         doing = ", reverting" if failure.action == "revert" else ""
         printer.line("")

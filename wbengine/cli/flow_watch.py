@@ -14,9 +14,9 @@ from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
     from wbengine.cli.output import Printer
-    from wbengine.views.events import Event
     from wbengine.views.flow import FlowView
-    from wbengine.views.watching import Watch
+    from wbengine.views.history import Event
+    from wbengine.views.watcher import FlowWatcher
 
 __all__ = ["command"]
 
@@ -54,16 +54,16 @@ _MOST: Final = 200
     help="Look at the store so often (0.5).")  # fmt: skip
 def command(context: contexts.Context, flow: str, cursor: str | None, interval: float) -> int:
     from wbengine import operations
-    from wbengine.views import watching
+    from wbengine.views import watcher
 
     with context.backend(patient=True) as backend:
         uuid = operations.find(backend, flow).uuid
-        watch = watching.Watch(backend, uuid, masker=context.masker, cursor=cursor)
+        watch = watcher.FlowWatcher(backend, uuid, redactor=context.redactor, cursor=cursor)
         with contextlib.closing(watch):
             return _follow(context.printer, watch, interval)
 
 
-def _follow(printer: Printer, watch: Watch, interval: float) -> int:
+def _follow(printer: Printer, watch: FlowWatcher, interval: float) -> int:
     live = printer.is_terminal and not printer.as_json
     with _Screen(printer) if live else _Lines(printer) as shown:
         while True:
@@ -152,13 +152,13 @@ class _Screen:
 
 def line_of(event: Event) -> str:
     """An event in a line."""
-    from wbengine.views import words
+    from wbengine.views import formatting
 
-    parts = ["-" if event.at is None else words.clock(event.at), event.state, event.name]
+    parts = ["-" if event.at is None else formatting.clock(event.at), event.state, event.name]
     if event.kind == "flow":
         parts[2] = f"flow {event.name}"
-    if words.nth(event) > 1:
-        parts.append(f"attempt {words.nth(event)}")
+    if formatting.nth(event) > 1:
+        parts.append(f"attempt {formatting.nth(event)}")
     if event.worker is not None:
         parts.append(f"on {event.worker}")
     if event.progress is not None:

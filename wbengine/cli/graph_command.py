@@ -110,7 +110,7 @@ def _kept(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
 
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         uuid = operations.find(backend, flow_id).uuid
-        view = flows.read(connection, uuid, masker=context.masker)
+        view = flows.read(connection, uuid, redactor=context.redactor)
     return view.outline, view
 
 

@@ -17,7 +17,7 @@ from wbengine.cli import errors
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Masker", "Printer", "say", "say_behind_ctrl_c", "write"]
+__all__ = ["Redactor", "Printer", "say", "say_behind_ctrl_c", "write"]
 
 #: Columns where nobody looks: nothing is cut off, or folded.
 _ENDLESS: Final = 100_000
@@ -66,8 +66,8 @@ def say_behind_ctrl_c(line: str) -> None:
     _say(f"\n{visible(line)}" if seen else visible(line))
 
 
-class Masker(Protocol):
-    """What hides secrets in texts: `views.masking.Masker`."""
+class Redactor(Protocol):
+    """What hides secrets in texts: `views.masking.Redactor`."""
 
     def text(self, text: str, /) -> str: ...
 
@@ -75,7 +75,7 @@ class Masker(Protocol):
 class Printer:
     """Prints results, as tables or as JSON, and remarks.
 
-    All texts that are printed go through `masker`, and control characters in them become visible.
+    All texts that are printed go through `redactor`, and control characters in them become visible.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Printer:
         as_json: bool = False,
         color: str = "auto",
         quiet: bool = False,
-        masker: Masker | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self.as_json = as_json
         self._color = color
         self._quiet = quiet
-        self._masker = masker
+        self._redactor = redactor
 
     # -- data, on the standard output --------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Printer:
         self._write(text)
 
     def rich(self, *renderables: Any) -> None:
-        """What rich renders.  Its texts must have gone through the masker, and be visible."""
+        """What rich renders.  Its texts must have gone through the redactor, and be visible."""
         for one in renderables:
             with self.console.capture() as capture:
                 self.console.print(one)
@@ -236,7 +236,7 @@ class Printer:
         return cell if _renders(cell) else visible(self._masked(str(cell)))
 
     def _masked(self, text: str) -> str:
-        return text if self._masker is None else self._masker.text(text)
+        return text if self._redactor is None else self._redactor.text(text)
 
     def _json(self, content: Any, indent: int | None = None) -> str:
         return escaped_json(json.dumps(self._plain(content), ensure_ascii=False, indent=indent))

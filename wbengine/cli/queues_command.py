@@ -90,7 +90,7 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
-    from wbengine.views import ledgers, words
+    from wbengine.views import formatting, ledgers
 
     settings, printer = context.settings, context.printer
     target = fleets.made(settings).target
@@ -108,7 +108,9 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
         content = {"rows": [row.to_dict() for row in page.rows], "after": page.after}
         printer.document("queues-rows/1", content)
         return
-    rows = [(row.id, row.epoch, row.state, words.seconds(row.age), row.holder) for row in page.rows]
+    rows = [
+        (row.id, row.epoch, row.state, formatting.seconds(row.age), row.holder) for row in page.rows
+    ]
     printer.table(
         ("REQUEST", "EPOCH", "STATE", "FOR", "WORKER"),
         rows,

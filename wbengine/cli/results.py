@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine.views import masking, secrets
+from wbengine.views import redaction, secrets
 
 __all__ = ["shown"]
 
@@ -13,23 +13,23 @@ __all__ = ["shown"]
 _DEEPEST: Final = 100
 
 
-def shown(value: Any, masker: masking.Masker, depth: int = 0) -> Any:
-    """`value` as something for JSON, with nothing left out: a masker's own `value` is for eyes, and
-    cuts what is long.
+def shown(value: Any, redactor: redaction.Redactor, depth: int = 0) -> Any:
+    """`value` as something for JSON, with nothing left out: a redactor's own `value` is for eyes,
+    and cuts what is long.
     """
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return masker.text(value)
+        return redactor.text(value)
     if depth < _DEEPEST and isinstance(value, Mapping):
         return {
-            masker.text(str(key)): (
-                masking.MASK
+            redactor.text(str(key)): (
+                redaction.MASK
                 if secrets.is_secret_key(key) and inside is not None
-                else shown(inside, masker, depth + 1)
+                else shown(inside, redactor, depth + 1)
             )
             for key, inside in value.items()
         }
     if depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
-        return [shown(each, masker, depth + 1) for each in value]
-    return masker.text(repr(value))
+        return [shown(each, redactor, depth + 1) for each in value]
+    return redactor.text(repr(value))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wbengine.cli.context import Context
     from wbengine.engines.base import Engine
     from wbengine.persistence import base as persistence
-    from wbengine.views.masking import Masker
+    from wbengine.views.redaction import Redactor
 
 __all__ = ["Running", "engine_options", "named"]
 
@@ -133,18 +133,18 @@ class Running:
             return
         from wbengine.listeners import progress
 
-        mask = self._masker().text
+        mask = self._redactor().text
         with progress.ProgressListener(self._engine, self._context.printer.stderr, mask=mask):
             yield
 
-    def _masker(self) -> Masker:
+    def _redactor(self) -> Redactor:
         """It knows the secrets that the flow has by now."""
-        return self._context.masker.knowing_flow(self._engine.storage.flow_detail)
+        return self._context.redactor.with_secrets_of_flow(self._engine.storage.flow_detail)
 
     def _tell(self, seconds: float, failure: BaseException | None) -> None:
         from wbengine.cli import results
 
-        storage, masker = self._engine.storage, self._masker()
+        storage, redactor = self._engine.storage, self._redactor()
         found = storage.fetch_all() if self.state == states.SUCCESS else {}
         failures = [
             {"atom": name, "type": next(iter(failed), ""), "message": failed.exception_str}
@@ -157,8 +157,8 @@ class Running:
             "name": storage.flow_name,
             "state": self.state,
             "duration": round(seconds, 3),
-            "results": results.shown(found, masker),
-            "failures": results.shown(failures, masker),
+            "results": results.shown(found, redactor),
+            "failures": results.shown(failures, redactor),
         }
         try:
             self._context.printer.document(self._schema, content)
@@ -174,7 +174,7 @@ class Running:
 
         assert self._report is not None
         with contextlib.closing(self._backend.get_connection()) as connection:
-            view = flows.read(connection, self.uuid, masker=self._context.masker)
+            view = flows.read(connection, self.uuid, redactor=self._context.redactor)
         report.write(self._report, view)
         self._context.printer.note(f"report: {self._report}")
 

@@ -148,10 +148,10 @@ def say_silent(settings: Settings) -> None:
     """Tell whoever sits here that a database has not answered yet: others have no reason to be
     silent, but that this host is busy.
     """
-    from wbengine.views import masking
+    from wbengine.views import redaction
 
     if is_database(settings) and not settings.quiet:
-        output.say(f"waiting for the store: {masking.Masker().text(settings.store)}")
+        output.say(f"waiting for the store: {redaction.Redactor().text(settings.store)}")
 
 
 def silent(settings: Settings) -> errors.Failed:

@@ -52,7 +52,7 @@ command = Group(
     """,
 )
 def ls(context: contexts.Context) -> None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
@@ -64,7 +64,7 @@ def ls(context: contexts.Context) -> None:
         now = time.time()
         rows = [
             (one.name, one.state, ", ".join(one.topics), f"{one.running}/{one.slots}",
-             f"{words.seconds(max(0.0, now - one.heard))} ago", one.version)
+             f"{formatting.seconds(max(0.0, now - one.heard))} ago", one.version)
             for one in found
         ]  # fmt: skip
         printer.table(
@@ -100,7 +100,7 @@ def show(context: contexts.Context, names: tuple[str, ...]) -> None:
 
 
 def _show(printer: Any, one: WorkerView) -> None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     now = time.time()
     printer.pairs(
@@ -109,11 +109,11 @@ def _show(printer: Any, one: WorkerView) -> None:
             ("process", f"{one.pid} on {one.host}" if one.host else None),
             ("version", one.version),
             ("state", one.state),
-            ("born", words.iso(one.born)),
-            ("heard", f"{words.seconds(max(0.0, now - one.heard))} ago"),
+            ("born", formatting.iso(one.born)),
+            ("heard", f"{formatting.seconds(max(0.0, now - one.heard))} ago"),
             ("slots", f"{one.running} of {one.slots} busy"),
             ("tasks ended", f"{one.succeeded} well, {one.failed} failed"),
-            ("time in tasks", words.seconds(one.working)),
+            ("time in tasks", formatting.seconds(one.working)),
             *(
                 (f"topic {topic}", queue)
                 for topic, queue in zip(one.topics, one.queues, strict=True)
@@ -123,7 +123,7 @@ def _show(printer: Any, one: WorkerView) -> None:
             *(
                 (
                     f"runs {work.task}",
-                    f"for {words.seconds(max(0.0, now - work.began))}, request {work.request}"
+                    f"for {formatting.seconds(max(0.0, now - work.began))}, request {work.request}"
                     if work.began
                     else f"request {work.request}",
                 )
@@ -144,7 +144,7 @@ def _show(printer: Any, one: WorkerView) -> None:
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
 def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
-    from wbengine.views import words
+    from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
     with fleets.opened(settings) as fleet:
@@ -154,7 +154,7 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
         printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
     elif found:
         rows = [
-            (one.name, "no answer" if one.seconds is None else words.seconds(one.seconds))
+            (one.name, "no answer" if one.seconds is None else formatting.seconds(one.seconds))
             for one in found
         ]
         printer.table(("NAME", "ROUND TRIP"), rows, right=("ROUND TRIP",))

@@ -88,11 +88,11 @@ class Actions:
             operations.cancel(self._desk.store.backend, uuid, by=by)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
-        known = self._desk.store.masker(uuid)
+        known = self._desk.store.redactor(uuid)
 
         def mask(text: str) -> str:
             try:
-                return self._desk.store.masker(uuid).text(text)  # knows what the run came to, too
+                return self._desk.store.redactor(uuid).text(text)  # knows what the run came to, too
             except Exception:  # that may be why it failed
                 return known.text(text)
 

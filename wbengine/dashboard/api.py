@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from wbengine.dashboard import fleet_pages, listings, refusing
 from wbengine.dashboard.desk import Desk
-from wbengine.views import past
+from wbengine.views import history
 
 __all__ = ["Api"]
 
@@ -40,7 +40,7 @@ class Api:
 
         def read() -> dict[str, Any]:
             wanted = listings.Wanted.of(request.query_params)
-            page = desk.store.reading(lambda each: wanted.read(each, desk.masker))
+            page = desk.store.reading(lambda each: wanted.read(each, desk.redactor))
             return page.to_dict()
 
         return _told(read)
@@ -56,7 +56,7 @@ class Api:
 
         def read() -> dict[str, Any]:
             query, store = request.query_params, self._desk.store
-            limit = refusing.whole(request, "limit", past.LIMIT)
+            limit = refusing.whole(request, "limit", history.LIMIT)
             cursor = store.cursor(_uuid(request))
             found = store.events(_uuid(request), limit, query.get("after") or None)
             return {**found.to_dict(), "cursor": cursor}

@@ -33,7 +33,7 @@ from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.stream import Streams
 from wbengine.persistence import base as persistence
-from wbengine.views import masking
+from wbengine.views import redaction
 from wbengine.views.fleet import Fleet
 
 __all__ = ["create_app"]
@@ -68,14 +68,14 @@ def create_app(
     :raises ValueError: the token can be guessed, or the prefix is no path.
     """
     prefix = prefixed.check_prefix(url_prefix)
-    masker = masking.Masker(show_values=show_values)
-    crew = Crew(fleet, ledger, masker)
+    redactor = redaction.Redactor(show_values=show_values)
+    crew = Crew(fleet, ledger, redactor)
     desk = Desk(
-        store=Store(backend, masker, crew.offered),
+        store=Store(backend, redactor, crew.offered),
         crew=crew,
         sessions=Sessions(token),
-        masker=masker,
-        audit=Audit(masker.knowing({"token": token})),
+        redactor=redactor,
+        audit=Audit(redactor.with_secrets_from({"token": token})),
         runner=runner,
         allow_actions=allow_actions,
         closing=closing or threading.Event(),

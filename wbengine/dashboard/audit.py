@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from wbengine.dashboard import places
 from wbengine.diagnosis.one_line import joined
-from wbengine.views.masking import Masker
+from wbengine.views.redaction import Redactor
 
 __all__ = ["MOST", "WINDOW", "Audit", "address"]
 
@@ -35,8 +35,8 @@ class Audit:
     stranger sent is told cut, escaped and masked.  For any thread.
     """
 
-    def __init__(self, masker: Masker, clock: Callable[[], float] = time.monotonic) -> None:
-        self._masker = masker
+    def __init__(self, redactor: Redactor, clock: Callable[[], float] = time.monotonic) -> None:
+        self._redactor = redactor
         self._clock = clock
         self._lock = threading.Lock()
         self._began = clock()
@@ -46,7 +46,7 @@ class Audit:
         LOG.info("%s, from %s", what, address(request))
 
     def failed(self, request: Request, what: str, why: str) -> None:
-        because = joined(self._masker.text(why))
+        because = joined(self._redactor.text(why))
         LOG.warning("%s failed, from %s: %s", what, address(request), because)
 
     def refused(self, request: Request, what: str, why: str | None = None) -> None:
@@ -64,7 +64,7 @@ class Audit:
 
     def _quoted(self, text: str) -> str:
         """A stranger's text: masked, in one line of printable ASCII, and not long."""
-        shown = self._masker.text(text).encode("unicode_escape").decode("ascii")
+        shown = self._redactor.text(text).encode("unicode_escape").decode("ascii")
         return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
 
     def _is_told(self) -> bool:

@@ -12,8 +12,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based.messages import life
 from wbengine.views import ledgers, queues
 from wbengine.views.ledgers import RowPage
-from wbengine.views.masked import masked
-from wbengine.views.masking import Masker
+from wbengine.views.redaction import Redactor, redacted
 
 if TYPE_CHECKING:
     from wbengine.views.fleet import Fleet, WorkerView
@@ -34,12 +33,12 @@ class Crew:
     """A fleet that is opened by the first who wants to see it.  Thread-safe, and blocks."""
 
     def __init__(
-        self, fleet: Fleet | None, ledger: str | None = None, masker: Masker | None = None
+        self, fleet: Fleet | None, ledger: str | None = None, redactor: Redactor | None = None
     ) -> None:
         """:param ledger: the place of the ledger; None: that of the broker."""
         self._fleet = fleet
         self._ledger = ledger
-        self._masker = masker or Masker()
+        self._redactor = redactor or Redactor()
         self._lock = threading.Lock()
         self._is_open = False
         self._asking = threading.Lock()
@@ -65,14 +64,14 @@ class Crew:
             if time.monotonic() - self._asked >= FRESH:
                 fleet.ping(timeout=ANSWERED)
                 self._asked = time.monotonic()
-        return masked(fleet.workers(), self._masker)
+        return redacted(fleet.workers(), self._redactor)
 
     def queues(self) -> list[QueueView]:
         """What waits where.
 
         :raises TransportFailure: the broker cannot be reached.
         """
-        return masked(queues.look(self.opened()), self._masker)
+        return redacted(queues.look(self.opened()), self._redactor)
 
     def tells_all_queues(self) -> bool:
         """As `queues.tells_all`.
@@ -110,7 +109,7 @@ class Crew:
         :raises NotFound: it is not there.
         """
         fleet = self.opened()
-        meant = [each.name for each in fleet.workers() if self._masker.text(each.name) == name]
+        meant = [each.name for each in fleet.workers() if self._redactor.text(each.name) == name]
         fleet.control("drain", meant[:1] or [name])
 
     def opened(self) -> Fleet:
@@ -137,7 +136,7 @@ class Crew:
             if ledger is None:
                 return None
             found = ledgers.rows(ledger, limit, after, state)
-            return RowPage(tuple(masked(found.rows, self._masker)), found.after)
+            return RowPage(tuple(redacted(found.rows, self._redactor)), found.after)
 
     def close(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ from wbengine.dashboard.crew import Crew
 from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
-from wbengine.views import masking
+from wbengine.views import redaction
 
 __all__ = ["Desk"]
 
@@ -32,7 +32,7 @@ class Desk:
     store: Store
     crew: Crew
     sessions: Sessions
-    masker: masking.Masker
+    redactor: redaction.Redactor
     audit: Audit
     runner: Runner | None = None
     allow_actions: bool = False
@@ -58,7 +58,7 @@ class Desk:
             "form_token": self.sessions.form_token(cookie) if cookie else "",
             "href": functools.partial(places.href, request),
             "nonce": request.scope.get("state", {}).get("nonce", ""),
-            "shows_values": self.masker.show_values,
+            "shows_values": self.redactor.show_values,
             "told": None,
             **words,
         }

@@ -26,7 +26,7 @@ _SAID: Final[Mapping[int, str]] = {
 
 def page(request: Request, desk: Desk, status: int, detail: str | None = None) -> Response:
     """An error, as JSON for a program, else as a page; `detail` is shown masked."""
-    said = desk.masker.text(detail) if detail else _SAID.get(status, HTTPStatus(status).phrase)
+    said = desk.redactor.text(detail) if detail else _SAID.get(status, HTTPStatus(status).phrase)
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if places.wants_json(request):
         told = {"schema": "wbengine/error/1", "status": status, "error": said}

@@ -38,7 +38,7 @@ class FleetPages:
                 words["workers"] = crew.workers()
                 words["mark"] = stream.digest([stream.doing(each) for each in words["workers"]])
             except exceptions.TransportFailure as error:
-                words["problem"] = self._desk.masker.text(str(error))
+                words["problem"] = self._desk.redactor.text(str(error))
         part = request.query_params.get("part")
         done = request.query_params.get("done")
         if done == "drain":
@@ -55,14 +55,14 @@ class FleetPages:
                 words["tells_all"] = crew.tells_all_queues()
                 words["queues"] = crew.queues()
             except exceptions.TransportFailure as error:
-                words["problem"] = self._desk.masker.text(str(error))
+                words["problem"] = self._desk.redactor.text(str(error))
             else:
                 try:
                     words["rows"] = ledger_rows(request, self._desk)
                 except HTTPException as error:
                     if error.status_code == 400:
                         raise
-                    words["row_problem"] = self._desk.masker.text(error.detail)
+                    words["row_problem"] = self._desk.redactor.text(error.detail)
         part = request.query_params.get("part")
         return self._desk.render(request, "_queues.html" if part else "queues.html", words)
 

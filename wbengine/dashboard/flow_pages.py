@@ -16,7 +16,7 @@ from wbengine.dashboard import listings, places, possible, refusing, stream, tre
 from wbengine.dashboard.desk import Desk
 from wbengine.dashboard.runner import Failed
 from wbengine.views import flow as flows
-from wbengine.views import glimpse, timeline
+from wbengine.views import listing, timeline
 
 __all__ = ["FlowPages"]
 
@@ -52,7 +52,7 @@ class FlowPages:
     def index(self, request: Request) -> Response:
         with refusing.refused():
             wanted = listings.Wanted.of(request.query_params)
-            page = self._desk.store.reading(lambda each: wanted.read(each, self._desk.masker))
+            page = self._desk.store.reading(lambda each: wanted.read(each, self._desk.redactor))
         words = {
             "here": "/",
             "mark": stream.digest([row.to_dict() for row in page.flows]),
@@ -127,7 +127,7 @@ class FlowPages:
         with refusing.refused():
             found = self._desk.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
-            if isinstance(found, glimpse.Glimpse):
+            if isinstance(found, listing.FlowSummary):
                 return self._glimpse(request, found, part)
             view = found.view
             told = {} if part == "head" else words(view)
@@ -164,7 +164,7 @@ class FlowPages:
             return None  # as somebody wished
         return failed
 
-    def _glimpse(self, request: Request, view: glimpse.Glimpse, part: str | None) -> Response:
+    def _glimpse(self, request: Request, view: listing.FlowSummary, part: str | None) -> Response:
         """What is shown of a huge flow until it was read: the browser asks again by itself."""
         if part:
             raise HTTPException(503, "The flow is being read.")

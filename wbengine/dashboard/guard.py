@@ -98,7 +98,7 @@ class Guard:
 
     def _log(self, error: Exception) -> None:
         told = "".join(traceback.format_exception(error))
-        LOG.error("A page broke: %s", self._desk.masker.text(told))
+        LOG.error("A page broke: %s", self._desk.redactor.text(told))
 
 
 class _Visit:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from wbengine.views import flow as flows
-from wbengine.views import masking, past
-from wbengine.views.building import on_workers
-from wbengine.views.glimpse import Glimpse
-from wbengine.views.records import Records
+from wbengine.views import history, redaction
+from wbengine.views.flow import on_workers
+from wbengine.views.listing import FlowSummary
+from wbengine.views.watcher import FlowRecords
 
 __all__ = ["Kept", "Latest", "Offered"]
 
@@ -44,9 +44,9 @@ class Latest(NamedTuple):
 class Kept:
     """Thread-safe; what blocks says so."""
 
-    def __init__(self, records: Records, offered: Offered) -> None:
+    def __init__(self, records: FlowRecords, offered: Offered) -> None:
         #: What is shown until a view was made.
-        self.glimpse: Glimpse | None = None
+        self.glimpse: FlowSummary | None = None
         self._records = records
         self._offered = offered
         # Around what makes a view.
@@ -150,25 +150,25 @@ class Kept:
         except Exception as error:  # whoever asks next is told
             self._failed = error
 
-    def look(self) -> tuple[masking.Masker, str]:
-        """See what is new: a masker that knows all secrets of it, and its cursor.  Blocks.
+    def look(self) -> tuple[redaction.Redactor, str]:
+        """See what is new: a redactor that knows all secrets of it, and its cursor.  Blocks.
 
         :raises NotFound: it is not kept any more.
         """
         with self._making, self._lock:
             found = self._records.look()
-            return self._records.masker, found.cursor
+            return self._records.redactor, found.cursor
 
-    def events(self, limit: int, after: str | None, latest_first: bool) -> past.EventPage:
-        """A page of what happened until the latest look, as `past.page`.  Blocks."""
+    def events(self, limit: int, after: str | None, latest_first: bool) -> history.EventPage:
+        """A page of what happened until the latest look, as `history.page`.  Blocks."""
         if self._records.detail is None:
             self.look()
         detail = self._records.detail
         assert detail is not None  # it was read
         with self._lock:
-            return past.page(
+            return history.page(
                 detail,
-                self._records.masker,
+                self._records.redactor,
                 limit=limit,
                 after=after,
                 latest_first=latest_first,

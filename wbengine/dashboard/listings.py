@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 
 from wbengine import states
 from wbengine.persistence import base as persistence
-from wbengine.views import listing, masking
+from wbengine.views import listing, redaction
 
 __all__ = ["PERIODS", "Wanted"]
 
@@ -69,7 +69,7 @@ class Wanted:
         return {**told, "after": self.after, **more}
 
     def read(
-        self, connection: persistence.Connection, masker: masking.Masker
+        self, connection: persistence.Connection, redactor: redaction.Redactor
     ) -> listing.ListingView:
         """:raises ValueError: `after` is not what a page told."""
         since = time.time() - PERIODS[self.since][1] if self.since else None
@@ -80,5 +80,5 @@ class Wanted:
             since=since,
             limit=self.limit,
             after=self.after or None,
-            masker=masker,
+            redactor=redactor,
         )

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from wbengine.dashboard import keeping
 from wbengine.persistence import base as persistence
 from wbengine.views import flow as flows
-from wbengine.views import glimpse, listing, masking, past, records, watching
+from wbengine.views import history, listing, redaction, watcher
 
 __all__ = ["Store"]
 
@@ -39,11 +39,11 @@ class Store:
     def __init__(
         self,
         backend: persistence.Backend,
-        masker: masking.Masker,
+        redactor: redaction.Redactor,
         offered: keeping.Offered = _nobody_knows,
     ) -> None:
         self._backend = backend
-        self._masker = masker
+        self._redactor = redactor
         self._offered = offered
         self._lock = threading.Lock()
         self._known: OrderedDict[str, keeping.Kept] = OrderedDict()
@@ -59,7 +59,7 @@ class Store:
 
     def check(self) -> None:
         """:raises StorageFailure: it cannot be reached, or not be read."""
-        self.reading(lambda connection: listing.page(connection, limit=1, masker=self._masker))
+        self.reading(lambda connection: listing.page(connection, limit=1, redactor=self._redactor))
 
     def flow(self, uuid: str) -> flows.FlowView:
         """A flow as it is now.
@@ -68,7 +68,7 @@ class Store:
         """
         return self._asked(uuid, keeping.Kept.fresh)
 
-    def latest(self, uuid: str) -> keeping.Latest | glimpse.Glimpse:
+    def latest(self, uuid: str) -> keeping.Latest | listing.FlowSummary:
         """A flow as it is now; a huge one as it was a moment ago, or a glimpse of it until it was
         read.  What is newer is begun to be read.
 
@@ -76,14 +76,14 @@ class Store:
         """
         return self._asked(uuid, lambda kept: self._latest(uuid, kept))
 
-    def _latest(self, uuid: str, kept: keeping.Kept) -> keeping.Latest | glimpse.Glimpse:
+    def _latest(self, uuid: str, kept: keeping.Kept) -> keeping.Latest | listing.FlowSummary:
         if kept.is_made:
             return kept.latest()
-        if kept.glimpse is None and self.reading(lambda each: glimpse.size(each, uuid)) <= HUGE:
+        if kept.glimpse is None and self.reading(lambda each: listing.size(each, uuid)) <= HUGE:
             return keeping.Latest(kept.fresh())
         kept.begin()
         if kept.glimpse is None:
-            kept.glimpse = self.reading(lambda each: glimpse.read(each, uuid, self._masker))
+            kept.glimpse = self.reading(lambda each: listing.summary(each, uuid, self._redactor))
         return kept.glimpse
 
     def cursor(self, uuid: str) -> str:
@@ -93,7 +93,7 @@ class Store:
         """
         return self._asked(uuid, keeping.Kept.look)[1]
 
-    def masker(self, uuid: str) -> masking.Masker:
+    def redactor(self, uuid: str) -> redaction.Redactor:
         """What knows the secrets of a flow, as it is now.
 
         :raises NotFound: it is not kept.
@@ -102,30 +102,30 @@ class Store:
 
     def events(
         self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
-    ) -> past.EventPage:
-        """A page of what has happened to a flow so far, as `past.page`.
+    ) -> history.EventPage:
+        """A page of what has happened to a flow so far, as `history.page`.
 
         :raises NotFound: it is not kept.
         """
         return self._asked(uuid, lambda kept: kept.events(limit, after, latest_first))
 
-    def watch(self, uuid: str, cursor: str | None = None) -> watching.Watch:
+    def watch(self, uuid: str, cursor: str | None = None) -> watcher.FlowWatcher:
         """What happens to a flow, from a moment on.
 
         :raises NotFound: it is not kept.
         """
-        masker = self._masker
+        redactor = self._redactor
         if cursor is not None:  # who sees a part only must know the secrets of the whole
-            masker = self.masker(uuid)
-        return watching.Watch(
-            self._backend, uuid, masker=masker, cursor=cursor, acquainted=cursor is not None
+            redactor = self.redactor(uuid)
+        return watcher.FlowWatcher(
+            self._backend, uuid, redactor=redactor, cursor=cursor, knows_secrets=cursor is not None
         )
 
     def _asked(self, uuid: str, ask: Callable[[keeping.Kept], _T]) -> _T:
         with self._lock:
             kept = self._known.get(uuid)
             if kept is None:
-                found = records.Records(self._backend, uuid, self._masker)
+                found = watcher.FlowRecords(self._backend, uuid, self._redactor)
                 kept = self._known[uuid] = keeping.Kept(found, self._offered)
             self._known.move_to_end(uuid)
         try:

@@ -14,7 +14,7 @@ import jinja2
 
 from wbengine import states
 from wbengine.drawing import styles
-from wbengine.views import words
+from wbengine.views import formatting
 
 __all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segments"]
 
@@ -75,11 +75,11 @@ def _order(state: str) -> int:
 
 def _ago(moment: float | None) -> str:
     if moment is None:
-        return words.seconds(None)
+        return formatting.seconds(None)
     passed = time.time() - moment
     if passed < 1:
         return "now"
-    return f"{int(passed)} s ago" if passed < 60 else f"{words.seconds(passed)} ago"
+    return f"{int(passed)} s ago" if passed < 60 else f"{formatting.seconds(passed)} ago"
 
 
 def _short(uuid: str) -> str:
@@ -97,8 +97,9 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        ago=_ago, clock=words.clock, icon=styles.icon, iso=words.iso, seconds=words.seconds,
-        segments=segments, ordered=ordered, short=_short, count=words.count,
+        ago=_ago, clock=formatting.clock, count=formatting.count, icon=styles.icon,
+        iso=formatting.iso, ordered=ordered, seconds=formatting.seconds, segments=segments,
+        short=_short,
     )  # fmt: skip
     made.globals.update(htmx_config=_HTMX)
     return made

@@ -23,7 +23,7 @@ from wbengine import exceptions, states
 from wbengine.dashboard import listings, refusing
 from wbengine.dashboard.desk import Desk
 from wbengine.drawing import styles
-from wbengine.views import fleet, watching
+from wbengine.views import fleet, watcher
 
 __all__ = ["Streams", "digest", "doing"]
 
@@ -87,7 +87,7 @@ class Streams:
         desk = self._desk
 
         def look() -> Any:
-            page = desk.store.reading(lambda each: wanted.read(each, desk.masker))
+            page = desk.store.reading(lambda each: wanted.read(each, desk.redactor))
             return [row.to_dict() for row in page.flows]
 
         return self._answer(self._changes(request, look))
@@ -100,14 +100,16 @@ class Streams:
     async def _of_flow(
         self,
         request: Request,
-        tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
+        tell: Callable[[list[watcher.Event], str | None], Iterable[ServerSentEvent]],
     ) -> Response:
         uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
         with refusing.refused():
             watch, first = await run_in_threadpool(self._begin, uuid, cursor)
         return self._answer(self._turns(watch, first, tell), watch.close)
 
-    def _begin(self, uuid: str, cursor: str | None) -> tuple[watching.Watch, list[watching.Event]]:
+    def _begin(
+        self, uuid: str, cursor: str | None
+    ) -> tuple[watcher.FlowWatcher, list[watcher.Event]]:
         watch = self._desk.store.watch(uuid, cursor)
         try:
             return watch, watch.turn()
@@ -117,9 +119,9 @@ class Streams:
 
     async def _turns(
         self,
-        watch: watching.Watch,
-        events: list[watching.Event],
-        tell: Callable[[list[watching.Event], str | None], Iterable[ServerSentEvent]],
+        watch: watcher.FlowWatcher,
+        events: list[watcher.Event],
+        tell: Callable[[list[watcher.Event], str | None], Iterable[ServerSentEvent]],
     ) -> AsyncIterator[ServerSentEvent]:
         while not self._desk.closing.is_set():
             if events:
@@ -176,7 +178,7 @@ class Streams:
             await asyncio.sleep(min(left, _NAP))
 
     def _log(self, error: Exception) -> None:
-        LOG.warning("a stream waits: %s", self._desk.masker.text(str(error)))
+        LOG.warning("a stream waits: %s", self._desk.redactor.text(str(error)))
 
 
 class _Counted(EventSourceResponse):
@@ -203,7 +205,7 @@ def _cursor(request: Request) -> str | None:
     return request.headers.get("last-event-id") or request.query_params.get("cursor") or None
 
 
-def _turn(events: list[watching.Event], cursor: str | None) -> ServerSentEvent:
+def _turn(events: list[watcher.Event], cursor: str | None) -> ServerSentEvent:
     latest = {event.uuid: event for event in events if event.kind == "atom"}
     flow = [event.state for event in events if event.kind == "flow"]
     told = {
@@ -215,7 +217,7 @@ def _turn(events: list[watching.Event], cursor: str | None) -> ServerSentEvent:
     return _event(told, cursor)
 
 
-def _atom(event: watching.Event) -> dict[str, Any]:
+def _atom(event: watcher.Event) -> dict[str, Any]:
     return {
         "uuid": event.uuid,
         "name": event.name,
@@ -227,7 +229,7 @@ def _atom(event: watching.Event) -> dict[str, Any]:
     }
 
 
-def _each(events: list[watching.Event], cursor: str | None) -> Iterable[ServerSentEvent]:
+def _each(events: list[watcher.Event], cursor: str | None) -> Iterable[ServerSentEvent]:
     """The last one alone is where to go on: what came at once is told again, or not at all."""
     for number, event in enumerate(events, 1):
         yield _event(event.to_dict(), cursor if number == len(events) else None, event.kind)

@@ -10,7 +10,7 @@ from typing import Final
 from wbengine import exceptions
 from wbengine.views import atoms
 from wbengine.views import flow as flows
-from wbengine.views.trees import NodeView
+from wbengine.views.structure import NodeView
 
 __all__ = ["ROWS", "Row", "Table", "of_state", "table"]
 

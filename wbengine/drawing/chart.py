@@ -11,7 +11,7 @@ from typing import Final
 
 from wbengine.drawing import labels, styles
 from wbengine.drawing.labels import escaped
-from wbengine.views import words
+from wbengine.views import formatting
 from wbengine.views.timeline import Bar, Lane, Timeline
 
 __all__ = ["render"]
@@ -69,19 +69,19 @@ def _more(body: list[str], more: int, what: str, y: float) -> float:
     """Say how much is not shown; returns where to go on."""
     if more <= 0:
         return y
-    body.append(
-        f'<text class="dim" x="{_LEFT}" y="{y + 10:.1f}">… {words.count(more, what)} more</text>'
-    )
+    told = f"… {formatting.count(more, what)} more"
+    body.append(f'<text class="dim" x="{_LEFT}" y="{y + 10:.1f}">{told}</text>')
     return y + 18
 
 
 def _summary(timeline: Timeline) -> str:
     lanes = timeline.lanes[:20]
     said = "; ".join(
-        f"{_name(lane)}: {words.count(len(lane.bars), 'attempt')}, {words.seconds(lane.busy)}"
+        f"{_name(lane)}: {formatting.count(len(lane.bars), 'attempt')},"
+        f" {formatting.seconds(lane.busy)}"
         for lane in lanes
     )
-    return f"Timeline of {words.seconds(timeline.seconds)}. {said}"
+    return f"Timeline of {formatting.seconds(timeline.seconds)}. {said}"
 
 
 def _name(lane: Lane) -> str:
@@ -98,11 +98,11 @@ def _head(lane: Lane, y: float, height: float, seconds: float) -> Iterator[str]:
     name, low = escaped(labels.shortened(_name(lane), 21)), middle + 4
     if height > 2 * _ROW:
         low = middle - 3
-        many = words.count(len(lane.bars), "attempt")
+        many = formatting.count(len(lane.bars), "attempt")
         yield f'<text class="dim" x="4" y="{middle + 12:.1f}">{many}, {busy:.0%} busy</text>'
     yield (
         f'<text class="lane-name" x="4" y="{low:.1f}">{name}'
-        f"<title>{escaped(_name(lane))}: {words.count(len(lane.bars), 'attempt')},"
+        f"<title>{escaped(_name(lane))}: {formatting.count(len(lane.bars), 'attempt')},"
         f" {busy:.0%} busy</title></text>"
     )
 
@@ -155,17 +155,17 @@ def _bar(
 def _tell(bar: Bar, begin: float) -> Iterator[str]:
     yield bar.name
     verb = "reverted" if bar.action == "revert" else "executed"
-    yield f"attempt {words.nth(bar)}, {verb}: {styles.word(bar.state)}"
+    yield f"attempt {formatting.nth(bar)}, {verb}: {styles.word(bar.state)}"
     if bar.queued:
-        yield f"queued for {words.seconds(bar.queued)} before it began"
-    yield f"{words.seconds(bar.seconds)}, from {words.seconds(bar.started - begin)} on"
+        yield f"queued for {formatting.seconds(bar.queued)} before it began"
+    yield f"{formatting.seconds(bar.seconds)}, from {formatting.seconds(bar.started - begin)} on"
     if bar.error:
         yield bar.error
 
 
 def _many(bars: Sequence[Bar]) -> str:
     names = ", ".join(labels.shortened(bar.name, 40) for bar in bars[:5])
-    return f"{words.count(len(bars), 'attempt')}: {names}{', …' if len(bars) > 5 else ''}"
+    return f"{formatting.count(len(bars), 'attempt')}: {names}{', …' if len(bars) > 5 else ''}"
 
 
 def _ticks(seconds: float, scale: float, bottom: float) -> Iterator[str]:
@@ -173,5 +173,5 @@ def _ticks(seconds: float, scale: float, bottom: float) -> Iterator[str]:
     for number in range(math.floor(seconds / step) + 1):
         x = _LEFT + number * step * scale
         yield f'<path class="grid" d="M{x:.1f} 0V{bottom:.1f}"/>'
-        told = "0" if not number else words.seconds(number * step)
+        told = "0" if not number else formatting.seconds(number * step)
         yield f'<text class="tick" x="{x:.1f}" y="{bottom + 16:.1f}">{told}</text>'

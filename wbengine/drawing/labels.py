@@ -10,7 +10,7 @@ from typing import Final
 from wbengine.drawing import styles
 from wbengine.drawing.scene import Box, Frame
 from wbengine.types import outline as outlines
-from wbengine.views import words
+from wbengine.views import formatting
 from wbengine.views.atoms import AtomView
 
 __all__ = ["counted", "escaped", "line", "shortened", "state_of", "tell"]
@@ -77,13 +77,13 @@ def line(item: Box | Frame) -> str:
     if isinstance(item, Frame):
         return styles.word(item.state)
     if item.collapsed:
-        return words.count(item.size, "atom")
+        return formatting.count(item.size, "atom")
     atom = item.atom
     if atom is None:
         return ""
     said = state_of(atom)
     if atom.runtime is not None and atom.state != "PENDING" and item.kind != outlines.RETRY:
-        said += f" · {words.seconds(atom.runtime)}"
+        said += f" · {formatting.seconds(atom.runtime)}"
     elif atom.state == "RUNNING" and atom.progress:
         said += f" · {atom.progress:.0%}"
     if atom.executions > 1:
@@ -112,7 +112,7 @@ def tell(item: Box | Frame) -> list[str]:
         return [*found, item.notes] if item.notes else found
     if item.collapsed:
         what = "flow " if item.kind == outlines.FLOW else ""
-        size = words.count(item.size, "atom")
+        size = formatting.count(item.size, "atom")
         found = [f"{what}{item.name}", f"{size}: {counted(item.counts)}"]
         return [*found, item.notes] if item.notes else found
     kind = _KINDS.get(item.kind, item.kind)
@@ -129,9 +129,9 @@ def _known(atom: AtomView) -> list[str]:
     if atom.worker is not None and atom.worker != "local":
         found.append(f"on {atom.worker}")
     if atom.runtime is not None:
-        found.append(f"took {words.seconds(atom.runtime)}")
-    if words.nth(atom) > 1:
-        found.append(f"attempt {words.nth(atom)}")
+        found.append(f"took {formatting.seconds(atom.runtime)}")
+    if formatting.nth(atom) > 1:
+        found.append(f"attempt {formatting.nth(atom)}")
     if atom.items:
         found.append(f"items: {counted(atom.items)}")
     if atom.waiting:

@@ -13,7 +13,7 @@ from typing import Final
 
 from wbengine import states
 from wbengine.types import outline as outlines
-from wbengine.views import trees
+from wbengine.views import structure
 from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
 from wbengine.views.structure import Structure
@@ -289,7 +289,7 @@ class _Making:
         atom = self._atoms.get(node)
         if kind == outlines.FLOW:
             counts = self._counts[node]
-            state = trees.state_of(counts)
+            state = structure.state_of(counts)
             return Box(node, kind, name, parent, state, counts, self._sizes[node], notes=notes)
         state = self._state_of(node)
         kind = kind if atom is None else atom.kind
@@ -297,7 +297,7 @@ class _Making:
 
     def _frame(self, node: int, parent: int) -> Frame:
         counts = self._counts[node]
-        state = self._state if node == 0 and self._state else trees.state_of(counts)
+        state = self._state if node == 0 and self._state else structure.state_of(counts)
         told = self._outline.nodes[node]
         return Frame(
             node, told.name, parent, state, counts, self._structure.retry[node], told.notes
@@ -317,7 +317,7 @@ class _Making:
             first, last = self._structure.name(part[0]), self._structure.name(part[-1])
             size = sum(self._sizes[member] for member in part)
             yield Box(
-                part[0], GROUP, f"{first} … {last}", flow, trees.state_of(counts), counts, size
+                part[0], GROUP, f"{first} … {last}", flow, structure.state_of(counts), counts, size
             )
 
     def _arrows(self, scene: Scene) -> list[tuple[int, int]]:

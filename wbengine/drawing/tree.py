@@ -25,7 +25,7 @@ from wbengine import states
 from wbengine._terminal import visible
 from wbengine.drawing import labels, styles
 from wbengine.types import outline as outlines
-from wbengine.views import trees, words
+from wbengine.views import formatting, structure
 from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
 from wbengine.views.structure import Structure
@@ -125,7 +125,7 @@ def tree(
             if rest:
                 rest -= Counter(source.counts(node))  # never below zero, if it runs meanwhile
         if rest:
-            more = words.count(rest.total(), "more task")
+            more = formatting.count(rest.total(), "more task")
             told = f": {', '.join(_counted(rest, styles.STATES))}" if source.state else ""
             branch.add(Text(f"... {more}{told}", "dim"))
     return root
@@ -153,7 +153,7 @@ def flow_tree(view: FlowView, console: Console, rows: int | None = None) -> Tree
 def figures(source: Source) -> str:
     """How many tasks are in which state, in a line."""
     counts = source.counts(source.root)
-    total = words.count(sum(counts.values()), "task")
+    total = formatting.count(sum(counts.values()), "task")
     parts = [f"{_settled(counts):,} of {total} done"]
     parts += _counted(counts, (*BUSY, *WRONG, states.REVERTED, states.IGNORE))
     return ", ".join([*parts, *source.remarks()])
@@ -191,7 +191,7 @@ class _Pen:
         cells: list[RenderableType] = [
             Text.assemble((name, "bold"), "  ", (state, styles.style_of(state).style)),
             Text(figures(source)),
-            Text("" if source.duration is None else words.seconds(source.duration), "dim"),
+            Text("" if source.duration is None else formatting.seconds(source.duration), "dim"),
         ]
         if self._console.is_terminal:
             style = "red" if any(counts.get(state) for state in _UNDONE) else "green"
@@ -317,8 +317,8 @@ class FlowTree(Source):
         self._structure = Structure(outline)
         self.names = [node.name for node in outline.nodes]
         self.parents = [node.parent for node in outline.nodes]
-        self._nodes: dict[int, trees.NodeView] = {}
-        waiting = [view.tree if view is not None else trees.grow(outline, ())]
+        self._nodes: dict[int, structure.NodeView] = {}
+        waiting = [view.tree if view is not None else structure.grow(outline, ())]
         for node in waiting:
             self._nodes[node.node] = node
             waiting += node.children
@@ -347,7 +347,7 @@ class FlowTree(Source):
 
     def remarks(self) -> Iterable[str]:
         if self._view is None:
-            return [words.count(self.size(self.root), "atom")]
+            return [formatting.count(self.size(self.root), "atom")]
         return [f"{self._view.queued:,} of them queued"] if self._view.queued else ()
 
     def is_flow(self, node: int) -> bool:
@@ -389,14 +389,14 @@ class FlowTree(Source):
         yield from self._place(node)
 
     def _known(self, atom: AtomView, now: float) -> Iterator[str]:
-        if words.nth(atom) > 1:
-            yield f"attempt {words.nth(atom)}"
+        if formatting.nth(atom) > 1:
+            yield f"attempt {formatting.nth(atom)}"
         if atom.queued:
             yield "queued"
         elif atom.state in BUSY and atom.started is not None:
-            yield words.seconds(max(0.0, now - atom.started))
+            yield formatting.seconds(max(0.0, now - atom.started))
         elif atom.runtime is not None:
-            yield words.seconds(atom.runtime)
+            yield formatting.seconds(atom.runtime)
         if atom.worker not in (None, "local"):
             yield f"on {atom.worker}"
         if atom.items:

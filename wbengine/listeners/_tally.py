@@ -18,7 +18,7 @@ from wbengine.drawing import styles, tree
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import retries
 from wbengine.types import failure as ft
-from wbengine.views import trees, words
+from wbengine.views import formatting, structure
 
 __all__ = ["News", "Tally"]
 
@@ -135,7 +135,7 @@ class Tally(tree.Source):
         return (self.clock() if self._ended is None else self._ended) - self._began
 
     def remarks(self) -> Iterable[str]:
-        return [words.count(self.waves, "retry", "retries")] if self.waves else []
+        return [formatting.count(self.waves, "retry", "retries")] if self.waves else []
 
     def is_flow(self, node: int) -> bool:
         return self.plan.kinds[node] == plan_module.FLOW
@@ -157,7 +157,7 @@ class Tally(tree.Source):
 
     def state_of(self, node: int) -> str:
         if self.is_flow(node):
-            return trees.state_of(self.counts(node))
+            return structure.state_of(self.counts(node))
         return _STATES[self.marks[node] & ~RETRY]
 
     def progress(self, node: int) -> float | None:
@@ -172,7 +172,7 @@ class Tally(tree.Source):
             yield f"attempt {len(record.results)}"
         began = self.since.get(node)
         if began is not None:
-            yield words.seconds(max(0.0, self.clock() - began))
+            yield formatting.seconds(max(0.0, self.clock() - began))
         line = self.failures.get(node)
         if line:
             yield line

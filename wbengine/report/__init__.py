@@ -19,8 +19,8 @@ from wbengine.drawing import STYLESHEET
 from wbengine.drawing.labels import escaped
 from wbengine.report import parts, style
 from wbengine.report.parts import Cell, Section, pill, table, tiles
+from wbengine.views import formatting
 from wbengine.views import timeline as timelines
-from wbengine.views import words
 from wbengine.views.flow import FlowView
 
 __all__ = ["Cell", "Section", "html", "pill", "table", "tiles", "write"]
@@ -72,7 +72,7 @@ def html(
 </header>
 <nav aria-label="Sections">{links}</nav>
 {body}
-<footer>Flow {escaped(view.uuid)}, as it was {words.clock(view.now)} UTC; written by wbengine
+<footer>Flow {escaped(view.uuid)}, as it was {formatting.clock(view.now)} UTC; written by wbengine
 {escaped(version.version_string())}.</footer>
 </main>
 <script>{style.SCRIPT}</script>
@@ -109,18 +109,19 @@ def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
     if view.duration is None:
         return f"{atoms} that nobody has run yet."
     verb = "ran in" if view.ended is not None else "has been running for"
-    workers = words.count(len(timeline.lanes), "worker")
+    workers = formatting.count(len(timeline.lanes), "worker")
     worked = sum(lane.busy for lane in timeline.lanes)
     by = (
-        f" on <b>{escaped(workers)}</b>, which put <b>{words.seconds(worked)}</b> of work into it"
+        f" on <b>{escaped(workers)}</b>,"
+        f" which put <b>{formatting.seconds(worked)}</b> of work into it"
         if timeline.lanes
         else ""
     )
-    return f"{atoms} {verb} <b>{words.seconds(view.duration)}</b>{by}."
+    return f"{atoms} {verb} <b>{formatting.seconds(view.duration)}</b>{by}."
 
 
 def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, str]]:
-    found = [("took", words.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
+    found = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
     found += parts.counted(view.counts)
     attempts = sum(len(lane.bars) for lane in timeline.lanes)
     if attempts > len(view.atoms):

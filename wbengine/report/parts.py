@@ -9,9 +9,8 @@ from typing import Final
 from wbengine import drawing
 from wbengine.drawing import labels, styles
 from wbengine.drawing.labels import escaped
-from wbengine.views import critical, words
-from wbengine.views.atoms import AtomView
-from wbengine.views.failures import FailureView
+from wbengine.views import critical, formatting
+from wbengine.views.atoms import AtomView, FailureView
 from wbengine.views.flow import FlowView
 from wbengine.views.timeline import Timeline
 
@@ -163,9 +162,9 @@ def _failures(failures: Sequence[FailureView]) -> Section:
 
 
 def _failure(failure: FailureView, opened: bool) -> str:
-    where = [f"attempt {words.nth(failure)}" if failure.attempt else ""]
+    where = [f"attempt {formatting.nth(failure)}" if failure.attempt else ""]
     where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
-    where += [f"at {words.clock(failure.at)} UTC" if failure.at is not None else ""]
+    where += [f"at {formatting.clock(failure.at)} UTC" if failure.at is not None else ""]
     told = ", ".join(each for each in where if each)
     doing = ", while it was reverted" if failure.action == "revert" else ""
     return (
@@ -211,7 +210,7 @@ def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
     total = view.duration or 0.0
     note = f"Each of these {len(path):,} waited for the one before it."
     if total:
-        note += f" They worked for {words.seconds(spent)} of {words.seconds(total)}; "
+        note += f" They worked for {formatting.seconds(spent)} of {formatting.seconds(total)}; "
         note += (
             "the faster they are, the faster the flow is."
             if spent > total / 2
@@ -263,7 +262,7 @@ def _history(view: FlowView) -> Section:
     rows = (
         (
             "",
-            f"{words.clock(change.at)} UTC",
+            f"{formatting.clock(change.at)} UTC",
             [Cell(pill(change.state), change.state), Cell(escaped(change.why or ""), kind="wrap")],
         )
         for change in view.history
@@ -310,7 +309,7 @@ def _worker(atom: AtomView) -> str:
 def _seconds(duration: float | None, share: float | None = None) -> Cell:
     if duration is None:
         return Cell("", "", "n")
-    return Cell(words.seconds(duration), f"{duration:.6f}", "n", share or None)
+    return Cell(formatting.seconds(duration), f"{duration:.6f}", "n", share or None)
 
 
 def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from wbengine.engines.worker_based.connections import connecting
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.messages import commands, life
 from wbengine.engines.worker_based.worker_side import describing
-from wbengine.views import words
+from wbengine.views import formatting
 
 __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
 
@@ -41,7 +41,7 @@ class WorkView:
     began: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"request": self.request, "task": self.task, "began": words.iso(self.began)}
+        return {"request": self.request, "task": self.task, "began": formatting.iso(self.began)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class WorkerView:
             "tasks": list(self.tasks),
             "slots": self.slots,
             "running": self.running,
-            "heard": words.iso(self.heard),
-            "born": words.iso(self.born),
+            "heard": formatting.iso(self.heard),
+            "born": formatting.iso(self.born),
             "version": self.version,
             "ledger": self.ledger,
             "succeeded": self.succeeded,

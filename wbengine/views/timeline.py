@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wbengine import states
-from wbengine.views import words
+from wbengine.views import formatting
 from wbengine.views.atoms import AtomView, AttemptView
 from wbengine.views.flow import FlowView
 
@@ -45,8 +45,8 @@ class Bar:
             "executions": self.executions,
             "reversions": self.reversions,
             "state": self.state,
-            "started": words.iso(self.started),
-            "ended": words.iso(self.ended),
+            "started": formatting.iso(self.started),
+            "ended": formatting.iso(self.ended),
             "queued": self.queued,
             "error": self.error,
         }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine import states
 from wbengine.types import outline as outlines
-from wbengine.views import words
+from wbengine.views import formatting
 from wbengine.views.structure import Structure
 
 __all__ = ["Blocking", "Situation", "of_atom", "of_flow"]
@@ -166,7 +166,7 @@ def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str 
     since = at.now - record.submitted
     if since < _AT_ONCE:
         return None
-    return f"It was handed out {words.seconds(since)} ago; no worker has begun it yet."
+    return f"It was handed out {formatting.seconds(since)} ago; no worker has begun it yet."
 
 
 def _retrying(record: Any, at: Situation) -> str:
@@ -177,11 +177,11 @@ def _retrying(record: Any, at: Situation) -> str:
             if at.runs
             else (_nobody(at) or "It tries again.")
         )
-    when = f"Next try at {words.clock(due, at.now)}"
+    when = f"Next try at {formatting.clock(due, at.now)}"
     rest = due - at.now
     if not at.runs:
         return f"{when}, as soon as somebody runs the flow."
-    return f"{when}, in {words.seconds(rest)}." if rest > 0 else f"{when}: it is due."
+    return f"{when}, in {formatting.seconds(rest)}." if rest > 0 else f"{when}: it is due."
 
 
 def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> str | None:
@@ -227,7 +227,7 @@ def of_flow(
         return None
     nobody = _nobody(at, "it")
     if at.state == states.SUSPENDING:
-        many = words.count(len(busy), "task")
+        many = formatting.count(len(busy), "task")
         return (
             f"It is being suspended: {many} under way {'is' if len(busy) == 1 else 'are'} ending."
         )
@@ -238,7 +238,7 @@ def of_flow(
         first = min(stuck, key=lambda each: each.submitted or at.now)
         if len(stuck) == 1:
             return f"{first.name}: {first.waiting}"
-        return f"{words.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
+        return f"{formatting.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
     if not busy and resting:
         name, said = resting[0]
         more = f" ({len(resting) - 1:,} more wait)" if len(resting) > 1 else ""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from wbengine import report
 from wbengine.examples.census.record import Record
 from wbengine.report import Cell, Section
-from wbengine.views import words
+from wbengine.views import formatting
 
 _NUMBERS: Final = (
     ("files", "files"),
@@ -94,7 +94,7 @@ def _unparsed(items: list[dict[str, str]]) -> str:
         for item in items
     )
     return (
-        f"\n<details><summary>{words.count(len(items), 'file')} could not be parsed, and only"
+        f"\n<details><summary>{formatting.count(len(items), 'file')} could not be parsed, and only"
         f" counted as a file</summary><ul>\n{listed}\n</ul></details>"
     )
 

@@ -12,9 +12,9 @@ from wbengine import engines, exceptions, states, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, models
 from wbengine.views import flow as flows
-from wbengine.views import listing, watching
-from wbengine.views.masking import Masker
-from wbengine.views.watching import Watch
+from wbengine.views import listing, watcher
+from wbengine.views.redaction import Redactor
+from wbengine.views.watcher import FlowWatcher
 
 
 @pytest.fixture(params=["memory", "sqlite", "dir"])
@@ -47,7 +47,7 @@ def told(events):
 def test_a_watch_tells_each_thing_once_and_in_its_order(backend):
     flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
     engine = engines.load(flow, backend=backend)
-    with Watch(backend, engine.storage.flow_uuid) as watch:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
         assert watch.turn() == []
         assert not watch.finished
         engine.run()
@@ -67,7 +67,7 @@ def test_a_run_is_watched_turn_by_turn(backend):
     flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
     engine = engines.load(flow, backend=backend)
     seen = []
-    with Watch(backend, engine.storage.flow_uuid) as watch:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
         for _ in engine.run_iter():
             seen += watch.turn()
             assert watch.view().state in states.FLOW_STATES
@@ -88,7 +88,7 @@ def test_who_looks_on_knows_when_a_lost_worker_was_given_up(backend, goes_on):
     book, flow = models.LogBook("b"), models.FlowDetail("f")
     book.add(flow)
     lost = records.atom(flow, "a", "RUNNING", attempt=1, submitted=records.T)
-    with backend.get_connection() as connection, Watch(backend, flow.uuid) as watch:
+    with backend.get_connection() as connection, FlowWatcher(backend, flow.uuid) as watch:
         connection.save_logbook(book)
         assert [event.at for event in watch.turn(records.T + 1)] == [records.T]
         lost.put(states.FAILURE, records.failure())
@@ -108,12 +108,12 @@ def test_who_looks_on_knows_when_a_lost_worker_was_given_up(backend, goes_on):
 def test_a_watch_goes_on_where_another_one_was(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
     uuid = engine.storage.flow_uuid
-    with Watch(backend, uuid) as first:
+    with FlowWatcher(backend, uuid) as first:
         first.turn()
         cursor = first.cursor
     with pytest.raises(ValueError, match="paper"):
         engine.run()
-    with Watch(backend, uuid, cursor=cursor) as second:
+    with FlowWatcher(backend, uuid, cursor=cursor) as second:
         events = second.turn()
         assert ("atom", "b", "REVERTED") in told(events)
         failed = next(event for event in events if event.state == "FAILURE")
@@ -125,10 +125,10 @@ def test_a_watch_goes_on_where_another_one_was(backend):
 
 def test_a_look_at_the_whole_takes_nothing_from_the_events(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Step("b")), backend=backend)
-    with Watch(backend, engine.storage.flow_uuid) as first:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as first:
         first.turn()
         cursor = first.cursor
-    with Watch(backend, first.uuid, cursor=cursor) as watch:
+    with FlowWatcher(backend, first.uuid, cursor=cursor) as watch:
         run = engine.run_iter()
         for state in run:
             if state == "WAITING":
@@ -148,13 +148,13 @@ def test_a_watch_goes_on_from_a_view(backend):
     with backend.get_connection() as connection:
         view = flows.read(connection, engine.storage.flow_uuid)
     engine.run()
-    with Watch(backend, view.uuid, cursor=view.cursor) as watch:
+    with FlowWatcher(backend, view.uuid, cursor=view.cursor) as watch:
         assert told(watch.turn())[-1] == ("flow", "shop", "SUCCESS")
 
 
 def test_the_view_of_a_watch_is_that_of_the_store(backend):
     engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
-    with Watch(backend, engine.storage.flow_uuid) as watch:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
         watch.turn()
         with pytest.raises(ValueError, match="paper"):
             engine.run()
@@ -171,7 +171,7 @@ def test_what_is_over_is_told_from_the_records(backend):
         engine.run()
     with backend.get_connection() as connection:
         detail = connection.get_flow_details(engine.storage.flow_uuid)
-    assert told(watching.past(detail))[:3] == [
+    assert told(watcher.events_of(detail))[:3] == [
         ("flow", "shop", "RUNNING"),
         ("atom", "a", "RUNNING"),
         ("atom", "a", "SUCCESS"),
@@ -179,7 +179,7 @@ def test_what_is_over_is_told_from_the_records(backend):
 
 
 def test_a_flow_that_is_not_kept_is_not_found(backend):
-    with Watch(backend, "4711") as watch, pytest.raises(exceptions.NotFound):
+    with FlowWatcher(backend, "4711") as watch, pytest.raises(exceptions.NotFound):
         watch.turn()
     with backend.get_connection() as connection, pytest.raises(exceptions.NotFound):
         flows.read(connection, "4711")
@@ -213,12 +213,12 @@ def test_who_goes_on_at_a_cursor_is_told_no_secret_from_before_it(backend):
         store={"password": canaries.STORED},
         backend=backend,
     )
-    with Watch(backend, engine.storage.flow_uuid) as first:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as first:
         run = engine.run_iter()
         while ("atom", "a", "SUCCESS") not in told(first.turn()):
             next(run)
         cursor = first.cursor
-    with Watch(backend, first.uuid, cursor=cursor) as watch:
+    with FlowWatcher(backend, first.uuid, cursor=cursor) as watch:
         with pytest.raises(ValueError, match="nobody"):
             list(run)
         events = watch.turn()
@@ -239,7 +239,7 @@ def test_what_an_item_returned_is_known_to_be_secret(backend):
     flow = linear_flow.Flow("shop").add(sign)
     engine = engines.load(flow, store={"them": [1, 2]}, backend=backend)
     events = []
-    with Watch(backend, engine.storage.flow_uuid) as watch:
+    with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
         with pytest.raises(ValueError, match="nobody"):
             for _ in engine.run_iter():
                 events += watch.turn()
@@ -252,9 +252,9 @@ def test_what_an_item_returned_is_known_to_be_secret(backend):
 def test_no_secret_is_ever_told(backend, show):
     """Neither by events, nor by views, nor by lists."""
     engine = canaries.load(backend=backend)
-    masker = Masker(show_values=show)
+    redactor = Redactor(show_values=show)
     said = []
-    with Watch(backend, engine.storage.flow_uuid, masker=masker) as watch:
+    with FlowWatcher(backend, engine.storage.flow_uuid, redactor=redactor) as watch:
         said += [json.dumps(event.to_dict()) for event in watch.turn()]
         with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
             engine.run()
@@ -265,10 +265,10 @@ def test_no_secret_is_ever_told(backend, show):
             watch.view().failures[0].text,
         ]
     with backend.get_connection() as connection:
-        said.append(json.dumps(flows.read(connection, watch.uuid, masker=masker).to_dict()))
-        said.append(json.dumps(listing.page(connection, masker=masker).to_dict()))
+        said.append(json.dumps(flows.read(connection, watch.uuid, redactor=redactor).to_dict()))
+        said.append(json.dumps(listing.page(connection, redactor=redactor).to_dict()))
         detail = connection.get_flow_details(watch.uuid)
-    said += [repr(event) for event in watching.past(detail, masker)]
+    said += [repr(event) for event in watcher.events_of(detail, redactor)]
     assert len(said) > 20
     for text in said:
         assert "c4n4ry" not in text

@@ -10,8 +10,8 @@ from tests.views import canaries, records
 from wbengine import exceptions
 from wbengine.persistence import models
 from wbengine.persistence.backends import memory
-from wbengine.views import glimpse, past, watching
-from wbengine.views.masking import Masker
+from wbengine.views import history, listing, watcher
+from wbengine.views.redaction import Redactor
 
 
 @pytest.mark.parametrize("latest_first", [False, True])
@@ -20,13 +20,13 @@ def test_pages_are_all_that_happened_each_thing_once(make, latest_first):
     detail, _ = make()
     found, after = [], None
     while True:
-        page = past.page(detail, Masker(), limit=2, after=after, latest_first=latest_first)
+        page = history.page(detail, Redactor(), limit=2, after=after, latest_first=latest_first)
         found += page.events
         after = page.after
         if after is None:
             break
         assert len(page.events) == 2
-    whole = watching.past(detail)
+    whole = watcher.events_of(detail)
     key = lambda event: (event.uuid, event.state, event.attempt)  # noqa: E731
     assert sorted(map(key, found)) == sorted(map(key, whole))
     times = [event.at for event in found if event.at is not None]
@@ -37,14 +37,14 @@ def test_pages_are_all_that_happened_each_thing_once(make, latest_first):
 def test_a_place_that_no_page_told_is_refused(after):
     detail, _ = records.order()
     with pytest.raises(ValueError, match="is not what a page of events told"):
-        past.page(detail, Masker(), after=after)
+        history.page(detail, Redactor(), after=after)
 
 
-@pytest.mark.parametrize("limit", [0, past.MOST + 1])
+@pytest.mark.parametrize("limit", [0, history.MOST + 1])
 def test_a_page_has_a_size(limit):
     detail, _ = records.order()
     with pytest.raises(ValueError, match=f"limit={limit} is no number from 1 to 5000"):
-        past.page(detail, Masker(), limit=limit)
+        history.page(detail, Redactor(), limit=limit)
 
 
 def test_what_ended_without_a_time_ended_after_it_began():
@@ -52,7 +52,7 @@ def test_what_ended_without_a_time_ended_after_it_began():
     undone = records.atom(flow, "a", "REVERTED", attempt=1, action="revert", submitted=records.T)
     records.atom(flow, "b", "SUCCESS", **records.ran(5, 1))
     assert undone.ended is None
-    told = past.page(flow, Masker()).events
+    told = history.page(flow, Redactor()).events
     assert [(event.name, event.state) for event in told] == [
         ("a", "REVERTING"),
         ("a", "REVERTED"),
@@ -69,10 +69,10 @@ def test_a_glimpse_tells_of_parts_and_counts():
     with contextlib.closing(backend.get_connection()) as connection:
         connection.save_logbook(book)
         connection.save_outline(detail.uuid, outline)
-        found = glimpse.read(connection, detail.uuid)
-        assert glimpse.size(connection, detail.uuid) == 7
+        found = listing.summary(connection, detail.uuid)
+        assert listing.size(connection, detail.uuid) == 7
         with pytest.raises(exceptions.NotFound):
-            glimpse.read(connection, "4711")
+            listing.summary(connection, "4711")
     told = [(part.node, part.name, part.kind, part.tasks) for part in found.parts]
     assert told == [
         (1, "check", "flow", 3),
@@ -89,4 +89,4 @@ def test_a_glimpse_tells_no_secret():
     with pytest.raises((exceptions.WrappedFailure, RuntimeError)):
         engine.run()
     with contextlib.closing(backend.get_connection()) as connection:
-        assert "c4n4ry" not in repr(glimpse.read(connection, engine.storage.flow_uuid))
+        assert "c4n4ry" not in repr(listing.summary(connection, engine.storage.flow_uuid))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import threading
+import uuid as uuids
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from wbengine.persistence import models
+from wbengine import exceptions
+from wbengine.persistence import base, listing, models
 from wbengine.types import failure as ft
-from wbengine.views import secrets, sources, words
-from wbengine.views.needles import Needles
+from wbengine.views import formatting, secrets
+from wbengine.views.secrets import SecretMatcher
 
-__all__ = ["MASK", "Masker"]
+__all__ = ["MASK", "Redactor", "error_line", "redacted", "redactor_for"]
 
 #: What stands in the place of a secret.
 MASK: Final = "***"
@@ -41,7 +46,7 @@ _BEHIND: Final = ".,:;!?)]}>\"'"
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 
 
-class Masker:
+class Redactor:
     """Takes secrets out of whatever is shown.
 
     In any text it masks passwords of URLs, values of keys that look secret (`password=...`,
@@ -51,32 +56,32 @@ class Masker:
     Immutable: what knows more is another one.  May be used by any thread.
     """
 
-    __slots__ = ("_needles", "show_values")
+    __slots__ = ("_secrets", "show_values")
 
-    def __init__(self, show_values: bool = False, _needles: Needles | None = None) -> None:
+    def __init__(self, show_values: bool = False, _secrets: SecretMatcher | None = None) -> None:
         self.show_values = show_values
-        self._needles = _needles or Needles()
+        self._secrets = _secrets or SecretMatcher()
 
-    def knowing(self, *values: Any) -> Masker:
+    def with_secrets_from(self, *values: Any) -> Redactor:
         """One that also masks what secret-looking keys in `values` hold, wherever it occurs.
 
         Secrets of less than six characters are masked beside their keys only.
         """
-        more = Needles(secrets.found_in(values))
-        return Masker(self.show_values, self._needles | more) if more else self
+        more = SecretMatcher(secrets.found_in(values))
+        return Redactor(self.show_values, self._secrets | more) if more else self
 
-    def knowing_as(self, other: Masker) -> Masker:
+    def with_secrets_of(self, other: Redactor) -> Redactor:
         """One that also knows what `other` does."""
-        more = self._needles | other._needles
-        return self if more is self._needles else Masker(self.show_values, more)
+        more = self._secrets | other._secrets
+        return self if more is self._secrets else Redactor(self.show_values, more)
 
-    def knowing_flow(self, detail: models.FlowDetail) -> Masker:
+    def with_secrets_of_flow(self, detail: models.FlowDetail) -> Redactor:
         """One that also knows the secrets in the records of a flow."""
-        return self.knowing(*sources.of_flow(detail))
+        return self.with_secrets_from(*secrets.values_of_flow(detail))
 
     def text(self, text: str) -> str:
         """`text` without secrets."""
-        text = self._needles.hide(text, MASK)
+        text = self._secrets.hide(text, MASK)
         lowered = text.lower()
         if "://" in lowered:
             text = secrets.URL.sub(rf"\1{MASK}", text)
@@ -155,13 +160,13 @@ def describe(value: Any) -> str:
         return "None"
     name = type(value).__name__
     if isinstance(value, str):
-        return f"{name}, {words.count(len(value), 'character')}"
+        return f"{name}, {formatting.count(len(value), 'character')}"
     if isinstance(value, bytes | bytearray):
-        return f"{name}, {words.size(len(value))}"
+        return f"{name}, {formatting.size(len(value))}"
     if isinstance(value, Mapping):
-        return f"{name}, {words.count(len(value), 'key')}"
+        return f"{name}, {formatting.count(len(value), 'key')}"
     if isinstance(value, list | tuple | AbstractSet):
-        return f"{name}, {words.count(len(value), 'item')}"
+        return f"{name}, {formatting.count(len(value), 'item')}"
     return name
 
 
@@ -242,3 +247,85 @@ def _balanced(text: str, at: int) -> int:
                 return at + 1
         at += 1
     return len(text)
+
+
+_T = TypeVar("_T")
+
+
+def redacted(views: Iterable[_T], redactor: Redactor) -> list[_T]:
+    """Frozen views as they may be shown: those that hold no secret, themselves.
+
+    Texts are looked at in tuples and in views inside of views, too; each is redacted once, for
+    workers have their topics and tasks in common.
+    """
+    said: dict[str, str] = {}
+    return [_redacted(view, redactor, said) for view in views]
+
+
+def _redacted(value: Any, redactor: Redactor, said: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        told = said.get(value)
+        if told is None:
+            told = said[value] = redactor.text(value)
+        return told
+    if isinstance(value, tuple):
+        return tuple(_redacted(each, redactor, said) for each in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = {}
+        for field in dataclasses.fields(value):
+            old = getattr(value, field.name)
+            new = _redacted(old, redactor, said)
+            if new != old:
+                found[field.name] = new
+        return dataclasses.replace(value, **found) if found else value
+    return value
+
+
+#: Flows of more atoms are not read for a line.
+_SMALL: Final = 200
+_KEPT: Final = 1000
+
+_lock: Final = threading.Lock()
+#: What is known of flows, as they were when they were written last.
+_known: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
+
+
+def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Redactor) -> Redactor:
+    """`redactor`, which also knows what is secret in the flow of `row`.
+
+    Of one that is large, or of which nothing failed, the flow's own values are read only: one small
+    record, once for each time that the flow was written.
+    """
+    key = (row.uuid, row.updated, row.error is not None)
+    with _lock:
+        found = _known.get(key)
+    if found is None:
+        found = _looked(connection, row)
+        with _lock:
+            _known[key] = found
+            while len(_known) > _KEPT:
+                _known.popitem(last=False)
+    return redactor.with_secrets_of(found)
+
+
+def error_line(row: listing.FlowRow, redactor: Redactor) -> str | None:
+    """Why the flow failed, in one line; of a large one, with a message that may tell what only its
+    results say to be secret, no more than what failed with which type of exception.
+    """
+    if row.error is None:
+        return None
+    if sum(row.counts.values()) <= _SMALL:
+        return redactor.text(row.error)
+    return redactor.text(": ".join(row.error.split(": ")[:2]))
+
+
+def _looked(connection: base.Connection, row: listing.FlowRow) -> Redactor:
+    try:
+        if row.error is not None and sum(row.counts.values()) <= _SMALL:
+            return Redactor().with_secrets_of_flow(connection.get_flow_details(row.uuid))
+        own = uuids.uuid5(uuids.NAMESPACE_OID, f"{row.uuid} {models.INJECTOR}")
+        return Redactor().with_secrets_from(
+            *secrets.values_of_records([connection.get_atom_details(str(own))])
+        )
+    except (exceptions.NotFound, exceptions.CorruptRecord):
+        return Redactor()

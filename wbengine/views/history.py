@@ -1,8 +1,10 @@
-"""What happened to a flow: one moment after the other."""
+"""What happened to a flow, one moment after the other, and page by page."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -10,12 +12,25 @@ from typing import Any, Final, NamedTuple
 from wbengine import states
 from wbengine.persistence import models
 from wbengine.persistence.history import Attempt
-from wbengine.views import words
-from wbengine.views.masking import Masker
+from wbengine.views import formatting
+from wbengine.views.redaction import Redactor
 
-__all__ = ["ATOM", "FLOW", "SCHEMA", "Event", "Moment", "Teller", "moments_of"]
+__all__ = [
+    "ATOM",
+    "EVENT_SCHEMA",
+    "Event",
+    "EventPage",
+    "FLOW",
+    "LIMIT",
+    "MOST",
+    "Moment",
+    "SCHEMA",
+    "Teller",
+    "moments_of",
+    "page",
+]
 
-SCHEMA: Final = "wbengine/event/1"
+EVENT_SCHEMA: Final = "wbengine/event/1"
 FLOW: Final = "flow"
 ATOM: Final = "atom"
 
@@ -46,8 +61,8 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA,
-            "at": words.iso(self.at),
+            "schema": EVENT_SCHEMA,
+            "at": formatting.iso(self.at),
             "kind": self.kind,
             "name": self.name,
             "uuid": self.uuid,
@@ -74,13 +89,13 @@ class Moment(NamedTuple):
     attempt: Attempt | None = None
     why: str | None = None
 
-    def event(self, flow: models.FlowDetail, masker: Masker) -> Event:
+    def event(self, flow: models.FlowDetail, redactor: Redactor) -> Event:
         """It, as people look at it."""
         atom, attempt = self.atom, self.attempt
         if atom is None:
-            why = None if self.why is None else masker.text(self.why)
-            return Event(self.at, FLOW, masker.text(flow.name), flow.uuid, self.state, error=why)
-        name = masker.text(atom.name)
+            why = None if self.why is None else redactor.text(self.why)
+            return Event(self.at, FLOW, redactor.text(flow.name), flow.uuid, self.state, error=why)
+        name = redactor.text(atom.name)
         if attempt is None:
             return Event(
                 self.at,
@@ -93,9 +108,9 @@ class Moment(NamedTuple):
                 executions=atom.executions,
                 reversions=atom.reversions,
             )
-        worker = None if attempt.worker is None else masker.text(attempt.worker)
+        worker = None if attempt.worker is None else redactor.text(attempt.worker)
         told = attempt.error if self.state not in _BUSY else None
-        error = None if told is None else masker.text(told)
+        error = None if told is None else redactor.text(told)
         return Event(
             self.at,
             ATOM,
@@ -180,14 +195,14 @@ class Teller:
         self,
         flow: models.FlowDetail,
         atoms: Iterable[models.AtomDetail],
-        masker: Masker,
+        redactor: Redactor,
         now: float | None,
     ) -> list[Event]:
         """What is new in `flow` and in these atoms of it, in the order in which it happened."""
-        found = [moment.event(flow, masker) for moment in self._of_flow(flow)]
+        found = [moment.event(flow, redactor) for moment in self._of_flow(flow)]
         for atom in atoms:
             if atom.name != models.INJECTOR:
-                found += self._of_atom(flow, atom, masker, now)
+                found += self._of_atom(flow, atom, redactor, now)
         # What has no time of its own comes after what is told with it.
         latest = max((event.at for event in found if event.at is not None), default=0.0)
         return sorted(found, key=lambda event: latest if event.at is None else event.at)
@@ -200,23 +215,27 @@ class Teller:
         self._changes.intersection_update(flow.history)
 
     def _of_atom(
-        self, flow: models.FlowDetail, atom: models.AtomDetail, masker: Masker, now: float | None
+        self,
+        flow: models.FlowDetail,
+        atom: models.AtomDetail,
+        redactor: Redactor,
+        now: float | None,
     ) -> Iterator[Event]:
         told = self._told.get(atom.uuid, _NOTHING)
         moment = None
         for moment in moments_of(atom, told, now):
-            yield moment.event(flow, masker)
+            yield moment.event(flow, redactor)
         state = atom.state or states.PENDING
         if moment is None or moment.attempt is not None:
             progress = atom.progress
             if state in _BUSY and progress is not None and progress != told.progress:
-                yield _progress(atom, state, masker, now)
+                yield _progress(atom, state, redactor, now)
         self._told[atom.uuid] = told.then(atom, state)
 
 
-def _progress(atom: models.AtomDetail, state: str, masker: Masker, now: float | None) -> Event:
-    worker = None if atom.worker is None else masker.text(atom.worker)
-    name = masker.text(atom.name)
+def _progress(atom: models.AtomDetail, state: str, redactor: Redactor, now: float | None) -> Event:
+    worker = None if atom.worker is None else redactor.text(atom.worker)
+    name = redactor.text(atom.name)
     return Event(
         now,
         ATOM,
@@ -230,3 +249,93 @@ def _progress(atom: models.AtomDetail, state: str, masker: Masker, now: float | 
         executions=atom.executions,
         reversions=atom.reversions,
     )
+
+
+SCHEMA: Final = "wbengine/events/1"
+
+#: Events on a page: where nobody says how many, and at most.
+LIMIT: Final = 500
+MOST: Final = 5000
+
+
+class _Place(NamedTuple):
+    """Where an event stands among all of its flow: by its time, then as the records have it."""
+
+    at: float
+    atom: int
+    number: int
+
+    @classmethod
+    def read(cls, text: str) -> _Place:
+        """:raises ValueError: no page told this."""
+        at, atom, number = text[:100].split("_")
+        return cls(float(at), int(atom), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.at!r}_{self.atom}_{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events; `after` is what the next page is asked for with, None: there is none."""
+
+    events: tuple[Event, ...]
+    after: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "events": [event.to_dict() for event in self.events],
+            "after": self.after,
+        }
+
+
+def page(
+    detail: models.FlowDetail,
+    redactor: Redactor,
+    *,
+    limit: int = LIMIT,
+    after: str | None = None,
+    latest_first: bool = False,
+) -> EventPage:
+    """What happened to a flow, as far as its records remember it, from `after` on.
+
+    `redactor` knows the secrets of the flow.  Costs O(atoms), but only the page is
+    masked.
+
+    :raises ValueError: a page cannot have so many events, or `after` is not what a page told.
+    """
+    if not 1 <= limit <= MOST:
+        raise ValueError(f"limit={limit} is no number from 1 to {MOST}")
+    begin = None if after is None else _begin(after)
+    there = _all(detail)
+    if begin is not None and latest_first:
+        there = (each for each in there if each[0] < begin)
+    elif begin is not None:
+        there = (each for each in there if each[0] > begin)
+    choose = heapq.nlargest if latest_first else heapq.nsmallest
+    found = choose(limit + 1, there)  # no two are at one place
+    shown = found[:limit]
+    return EventPage(
+        tuple(moment.event(detail, redactor) for _, moment in shown),
+        str(shown[-1][0]) if len(found) > limit else None,
+    )
+
+
+def _begin(after: str) -> _Place:
+    try:
+        return _Place.read(after)
+    except ValueError:
+        raise ValueError(f"after={after!r:.40} is not what a page of events told") from None
+
+
+def _all(detail: models.FlowDetail) -> Iterator[tuple[_Place, Moment]]:
+    for number, change in enumerate(detail.history):
+        moment = Moment(change.at, change.state, None, None, change.why)
+        yield _Place(change.at, -1, number), moment
+    for index, atom in enumerate(detail):
+        if atom.name != models.INJECTOR:
+            for number, moment in enumerate(moments_of(atom)):
+                # What has no time at all is told last.
+                at = math.inf if moment.at is None else moment.at
+                yield _Place(at, index, number), moment

@@ -10,7 +10,7 @@ import pytest
 
 from wbengine.types.failure import Failure
 from wbengine.views import secrets
-from wbengine.views.masking import MASK, Masker
+from wbengine.views.redaction import MASK, Redactor
 
 CANARY = "c4n4ry-of-the-mine"
 
@@ -90,7 +90,7 @@ def test_other_keys_are_not(key):
     ],
 )
 def test_texts_are_masked(text, masked):
-    told = Masker().text(text.replace("{}", CANARY).replace("{{", "{").replace("}}", "}"))
+    told = Redactor().text(text.replace("{}", CANARY).replace("{{", "{").replace("}}", "}"))
     assert CANARY not in told
     assert told == masked.replace("{{", "{").replace("}}", "}")
 
@@ -103,7 +103,7 @@ def test_texts_are_masked(text, masked):
     ],
 )  # fmt: skip
 def test_other_texts_are_left_alone(text):
-    assert Masker().text(text) == text
+    assert Redactor().text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_other_texts_are_left_alone(text):
 def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
     values = {"x": [{"deep": ({"api_token": CANARY},)}], "y": {"pwd": f"{CANARY}/ä b"}}
     more = {"secrets": [f'{CANARY}"\n', f"{CANARY}'\"\n".encode()]}
-    told = Masker().knowing(values, more).text(written)
+    told = Redactor().with_secrets_from(values, more).text(written)
     assert CANARY[:4] not in told
     assert CANARY[-4:] not in told
     assert base64.b64encode(CANARY.encode()).decode() not in told
@@ -133,47 +133,51 @@ def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
 
 
 def test_passwords_of_urls_in_values_are_known():
-    masker = Masker().knowing(["x", f"postgresql://me:{CANARY}@host/db"])
-    assert masker.text(f"cannot log in with {CANARY}") == "cannot log in with ***"
+    redactor = Redactor().with_secrets_from(["x", f"postgresql://me:{CANARY}@host/db"])
+    assert redactor.text(f"cannot log in with {CANARY}") == "cannot log in with ***"
 
 
 def test_arguments_of_exceptions_are_looked_through():
     failure = Failure.from_exception(ValueError({"password": CANARY}))
-    assert CANARY not in Masker().knowing(failure).text(f"it was {CANARY}")
+    assert CANARY not in Redactor().with_secrets_from(failure).text(f"it was {CANARY}")
 
 
 def test_what_holds_itself_is_looked_at_once():
     values: list = [{"token": CANARY}]
     values.append(values)
-    assert Masker().knowing(values).text(CANARY) == MASK
-    assert Masker(show_values=True).value(values) == [{"token": MASK}, "…"]
+    assert Redactor().with_secrets_from(values).text(CANARY) == MASK
+    assert Redactor(show_values=True).value(values) == [{"token": MASK}, "…"]
 
 
 def test_short_and_harmless_values_are_not_looked_for():
-    masker = Masker().knowing({"password": "abcde", "token": "None", "secret": 12, "dsn": True})
+    redactor = Redactor().with_secrets_from(
+        {"password": "abcde", "token": "None", "secret": 12, "dsn": True}
+    )
     for text in ("abcde", "None", "12", "True", "an abcdeister", "the abcd... is cut off"):
-        assert masker.text(text) == text
-    assert masker.text("password=abcde") == "password=***"
-    assert Masker(show_values=True).value({"password": "abc"}) == {"password": MASK}
+        assert redactor.text(text) == text
+    assert redactor.text("password=abcde") == "password=***"
+    assert Redactor(show_values=True).value({"password": "abc"}) == {"password": MASK}
 
 
 def test_numbers_are_secrets_too():
-    masker = Masker().knowing({"pin": 83719264})
-    assert masker.text("its PIN is 83719264!") == "its PIN is ***!"
+    redactor = Redactor().with_secrets_from({"pin": 83719264})
+    assert redactor.text("its PIN is 83719264!") == "its PIN is ***!"
 
 
 def test_many_secrets_cost_what_the_text_is_long():
-    masker = Masker().knowing([{"token": f"secret-number-{n}-of-many"} for n in range(5000)])
+    redactor = Redactor().with_secrets_from(
+        [{"token": f"secret-number-{n}-of-many"} for n in range(5000)]
+    )
     text = " ".join(f"secret-number-{n}-of-many" for n in range(0, 5000, 7))
-    assert set(masker.text(text).split()) == {MASK}
+    assert set(redactor.text(text).split()) == {MASK}
 
 
-def test_a_masker_is_not_changed_by_what_another_knows():
-    plain = Masker()
-    knowing = plain.knowing({"token": CANARY})
+def test_a_redactor_is_not_changed_by_what_another_knows():
+    plain = Redactor()
+    knowing = plain.with_secrets_from({"token": CANARY})
     assert plain.text(CANARY) == CANARY
-    assert plain.knowing_as(knowing).text(CANARY) == MASK
-    assert plain.knowing({"name": CANARY}) is plain
+    assert plain.with_secrets_of(knowing).text(CANARY) == MASK
+    assert plain.with_secrets_from({"name": CANARY}) is plain
 
 
 @pytest.mark.parametrize(
@@ -185,12 +189,12 @@ def test_a_masker_is_not_changed_by_what_another_knows():
     ],
 )  # fmt: skip
 def test_without_show_values_only_types_and_sizes_are_told(value, told):
-    assert Masker().value(value) == told
+    assert Redactor().value(value) == told
 
 
 def test_with_show_values_all_but_secrets_is_told():
-    masker = Masker(show_values=True).knowing({"token": CANARY})
-    shown = masker.value(
+    redactor = Redactor(show_values=True).with_secrets_from({"token": CANARY})
+    shown = redactor.value(
         {
             "n": 1,
             "url": "redis://:hidden@h",
@@ -209,17 +213,17 @@ def test_with_show_values_all_but_secrets_is_told():
         "(1, 2)": [3],
     }
     json.dumps(shown)
-    assert masker.value("x", "password") == MASK
-    assert masker.result("a 'b'") == repr("a 'b'")
+    assert redactor.value("x", "password") == MASK
+    assert redactor.result("a 'b'") == repr("a 'b'")
 
 
 def test_large_values_are_cut():
-    masker = Masker(show_values=True)
-    shown = masker.value(list(range(5000)))
+    redactor = Redactor(show_values=True)
+    shown = redactor.value(list(range(5000)))
     assert len(shown) == 1001
     assert shown[-1] == "… 4,000 more"
-    assert masker.value({n: n for n in range(1001)})["…"] == "1 more"
-    assert len(masker.value("x" * 300_000)) == 100_001
+    assert redactor.value({n: n for n in range(1001)})["…"] == "1 more"
+    assert len(redactor.value("x" * 300_000)) == 100_001
 
 
 def test_a_value_that_cannot_be_shown_is_named():
@@ -227,7 +231,7 @@ def test_a_value_that_cannot_be_shown_is_named():
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert Masker(show_values=True).value(Odd()) == "<Odd>"
+    assert Redactor(show_values=True).value(Odd()) == "<Odd>"
 
 
 @pytest.mark.parametrize(
@@ -247,4 +251,4 @@ def test_a_value_that_cannot_be_shown_is_named():
 )
 @pytest.mark.timeout(60)
 def test_hostile_texts_take_no_longer_than_others(text):
-    Masker().knowing({"token": CANARY}).text(text)
+    Redactor().with_secrets_from({"token": CANARY}).text(text)
