@@ -59,7 +59,7 @@ def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: 
         expect(page.locator(".wbe-graph .atom[data-uuid]")).to_have_count(3)
         running = page.locator(".wbe-graph .atom.state-RUNNING")
         expect(running).to_have_count(1)
-        expect(running.locator(".name")).to_have_text("count the money")
+        expect(running.locator(".name")).to_have_text("▶ count the money")
         flow.let_go()
         expect(page.locator(".wbe-graph .atom.state-SUCCESS")).to_have_count(3)
         expect(page.locator(".wbe-graph .icon", has_text="▶")).to_have_count(0)

@@ -104,7 +104,8 @@ def test_the_first_page_reads_no_atoms(
     assert "part-19" in answer.text and answer.text.count(">100</td>") == PARTS
     assert read == 0 and masked < 100
     browser.get(f"/flows/{wide.uuid}/graph")
-    assert counted.since() == (0, 0), "it is at hand"
+    read, masked = counted.since()
+    assert read == 0 and masked < 100
     assert browser.get(f"/flows/{wide.uuid}?part=body").status_code == 503
 
 

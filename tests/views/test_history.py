@@ -61,7 +61,7 @@ def test_what_ended_without_a_time_ended_after_it_began():
     ]
 
 
-def test_a_glimpse_tells_of_parts_and_counts():
+def test_a_summary_tells_of_parts_and_counts():
     detail, outline = records.order()
     backend = memory.MemoryBackend()
     book = models.LogBook("books")
@@ -83,7 +83,7 @@ def test_a_glimpse_tells_of_parts_and_counts():
     assert (found.among, found.row.counts["PENDING"]) == (4, 3)
 
 
-def test_a_glimpse_tells_no_secret():
+def test_a_summary_tells_no_secret():
     backend = memory.MemoryBackend()
     engine = canaries.load(backend=backend)
     with pytest.raises((exceptions.WrappedFailure, RuntimeError)):

@@ -128,7 +128,7 @@ class FlowPages:
             found = self._desk.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
             if isinstance(found, listing.FlowSummary):
-                return self._glimpse(request, found, part)
+                return self._summary(request, found, part)
             view = found.view
             told = {} if part == "head" else words(view)
         failed = self._failed(view)
@@ -164,13 +164,13 @@ class FlowPages:
             return None  # as somebody wished
         return failed
 
-    def _glimpse(self, request: Request, view: listing.FlowSummary, part: str | None) -> Response:
+    def _summary(self, request: Request, view: listing.FlowSummary, part: str | None) -> Response:
         """What is shown of a huge flow until it was read: the browser asks again by itself."""
         if part:
             raise HTTPException(503, "The flow is being read.")
         words = {"here": "/", "row": view.row, "view": view}
         headers = {"refresh": str(AGAIN)}
-        return self._desk.render(request, "glimpse.html", words, headers=headers)
+        return self._desk.render(request, "summary.html", words, headers=headers)
 
     def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
         return places.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""

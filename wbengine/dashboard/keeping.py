@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from wbengine.views import flow as flows
 from wbengine.views import history, redaction
 from wbengine.views.flow import on_workers
-from wbengine.views.listing import FlowSummary
 from wbengine.views.watcher import FlowRecords
 
 __all__ = ["Kept", "Latest", "Offered"]
@@ -45,8 +44,6 @@ class Kept:
     """Thread-safe; what blocks says so."""
 
     def __init__(self, records: FlowRecords, offered: Offered) -> None:
-        #: What is shown until a view was made.
-        self.glimpse: FlowSummary | None = None
         self._records = records
         self._offered = offered
         # Around what makes a view.

@@ -19,7 +19,7 @@ __all__ = ["Store"]
 FLOWS: Final = 32
 ATOMS: Final = 250_000
 
-#: Of a flow of more atoms a glimpse is shown until its view is made.
+#: Of a flow of more atoms a summary is shown until its view is made.
 HUGE: Final = 5_000
 
 _T = TypeVar("_T")
@@ -69,8 +69,8 @@ class Store:
         return self._asked(uuid, keeping.Kept.fresh)
 
     def latest(self, uuid: str) -> keeping.Latest | listing.FlowSummary:
-        """A flow as it is now; a huge one as it was a moment ago, or a glimpse of it until it was
-        read.  What is newer is begun to be read.
+        """A flow as it is now; a huge one as it was a moment ago, or a summary of it until it
+        was read.  What is newer is begun to be read.
 
         :raises NotFound: it is not kept.
         """
@@ -79,12 +79,10 @@ class Store:
     def _latest(self, uuid: str, kept: keeping.Kept) -> keeping.Latest | listing.FlowSummary:
         if kept.is_made:
             return kept.latest()
-        if kept.glimpse is None and self.reading(lambda each: listing.size(each, uuid)) <= HUGE:
+        if self.reading(lambda each: listing.size(each, uuid)) <= HUGE:
             return keeping.Latest(kept.fresh())
         kept.begin()
-        if kept.glimpse is None:
-            kept.glimpse = self.reading(lambda each: listing.summary(each, uuid, self._redactor))
-        return kept.glimpse
+        return self.reading(lambda each: listing.summary(each, uuid, self._redactor))
 
     def cursor(self, uuid: str) -> str:
         """Where a watch goes on from what is kept now; `events` has all until then.

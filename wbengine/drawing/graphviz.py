@@ -261,7 +261,7 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None)
         text.attrib.pop("font-family", None)
         text.attrib.pop("font-size", None)
         text.set("class", told)
-    icon = ET.SubElement(texts[0], f"{{{_SVG}}}tspan", {"class": "icon"})
+    icon = ET.SubElement(texts[0], f"{{{_SVG}}}tspan", {"class": "icon", "data-field": "icon"})
     texts[0].text, icon.text = None, styles.icon(box.state)
     icon.tail = " " + _clean(labels.shortened(box.name, _NAME))
     if len(texts) > 1:
