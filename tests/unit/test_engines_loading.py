@@ -57,25 +57,23 @@ def test_serial_takes_the_options_of_parallel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "kind"),
+    ("words", "kind"),
     [
-        ("thread", executors.ThreadTaskExecutor),
-        ("threads", executors.ThreadTaskExecutor),
-        ("Threaded", executors.ThreadTaskExecutor),
-        ("greenthread", executors.ThreadTaskExecutor),
-        ("GreenThreads", executors.ThreadTaskExecutor),
-        ("greenthreaded", executors.ThreadTaskExecutor),
-        ("process", executors.ProcessTaskExecutor),
-        ("processes", executors.ProcessTaskExecutor),
+        (
+            ("thread", "threads", "Threaded", "greenthread", "GreenThreads", "greenthreaded"),
+            executors.ThreadTaskExecutor,
+        ),
+        (("process", "processes"), executors.ProcessTaskExecutor),
     ],
 )
-def test_words_for_executors(word: str, kind: type[Any]) -> None:
+def test_words_for_executors(words: tuple[str, ...], kind: type[Any]) -> None:
     """Whatever their case; in a URI as well."""
-    for engine in (
-        engines.load(Plain("p"), engine="parallel", executor=word),
-        engines.load(Plain("p"), engine=f"parallel://?executor={word}"),
-    ):
-        assert type(engine.executor) is kind  # type: ignore[attr-defined]
+    for word in words:
+        for engine in (
+            engines.load(Plain("p"), engine="parallel", executor=word),
+            engines.load(Plain("p"), engine=f"parallel://?executor={word}"),
+        ):
+            assert type(engine.executor) is kind, word  # type: ignore[attr-defined]
 
 
 def test_a_made_executor_says_itself_whether_it_is_strict() -> None:
