@@ -1,6 +1,6 @@
-"""The fields of records: how each is told as plain data, read from that, and copied.
+"""The fields of records: how each is dumped as plain data, loaded from that, and copied.
 
-A field is declared where its class is, with its kind.  What is told is *plain* (values of users are
+A field is declared where its class is, with its kind.  Data is *plain* (values of users are
 left as they are), or *typed*: then they are written by the typed codec, and all of it is what
 `json` can write and what comes back equal and of the same type.
 """
@@ -26,15 +26,15 @@ _R = TypeVar("_R", bound="Record")
 
 
 class Kind:
-    """A kind of field; this one is kept as it is.  None is told, and copied, as it is."""
+    """A kind of field; this one is kept as it is.  None is dumped, and copied, as it is."""
 
-    def tell(self, value: Any, name: str, typed: bool) -> Any:
+    def dump(self, value: Any, name: str, typed: bool) -> Any:
         """:raises NotEncodable: it cannot be typed."""
         return value
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        """:raises ValueError, TypeError: of a typed one, it was never told."""
-        return told
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        """:raises ValueError, TypeError: of a typed one, it was never dumped."""
+        return data
 
     def copy(self, value: Any) -> Any:
         """A copy that shares nothing that can change."""
@@ -44,15 +44,15 @@ class Kind:
 class _Word(Kind):
     """A text that users give."""
 
-    def tell(self, value: Any, name: str, typed: bool) -> Any:
+    def dump(self, value: Any, name: str, typed: bool) -> Any:
         if typed and not (value.isascii() or _codec_tags.is_text(value)):
             raise exceptions.NotEncodable(path=name, type_name="str with lone surrogates")
         return value
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        if typed and not (isinstance(told, str) and _codec_tags.is_text(told)):
-            raise _wrong(told, name)
-        return told
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        if typed and not (isinstance(data, str) and _codec_tags.is_text(data)):
+            raise _wrong(data, name)
+        return data
 
 
 class OneOf(Kind):
@@ -61,27 +61,27 @@ class OneOf(Kind):
     def __init__(self, known: Collection[str]) -> None:
         self._known = known
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        if typed and told is not None and told not in self._known:
-            raise _wrong(told, name)
-        return told
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        if typed and data is not None and data not in self._known:
+            raise _wrong(data, name)
+        return data
 
 
 class _Number(Kind):
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        if typed and not isinstance(told, int):
-            raise _wrong(told, name)
-        return told
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        if typed and not isinstance(data, int):
+            raise _wrong(data, name)
+        return data
 
 
 class _Value(Kind):
     """A value of users."""
 
-    def tell(self, value: Any, name: str, typed: bool) -> Any:
+    def dump(self, value: Any, name: str, typed: bool) -> Any:
         return _codec.pack(value, name) if typed else value
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        return _codec.unpack(told) if typed else told
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        return _codec.unpack(data) if typed else data
 
     def copy(self, value: Any) -> Any:
         kind = type(value)
@@ -93,25 +93,25 @@ class _Value(Kind):
 class _Meta(_Value):
     """What listeners and users attach, by key; None where that is nothing."""
 
-    def tell(self, value: Any, name: str, typed: bool) -> Any:
+    def dump(self, value: Any, name: str, typed: bool) -> Any:
         # Of a copy: other threads may be adding to it.
-        return super().tell(dict(value), name, typed)
+        return super().dump(dict(value), name, typed)
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        return dict(super().read(told, name, typed)) if told else None
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        return dict(super().load(data, name, typed)) if data else None
 
 
 class _Failure(Kind):
     """Of the texts of one that is typed the first 65,536 characters are kept."""
 
-    def tell(self, value: ft.Failure, name: str, typed: bool) -> Any:
-        told = value.to_json()
+    def dump(self, value: ft.Failure, name: str, typed: bool) -> Any:
+        data = value.to_json()
         if typed:
-            _description.shorten(told)
-        return told
+            _description.shorten(data)
+        return data
 
-    def read(self, told: Any, name: str, typed: bool) -> ft.Failure | None:
-        return None if told is None else ft.Failure.from_dict(told)
+    def load(self, data: Any, name: str, typed: bool) -> ft.Failure | None:
+        return None if data is None else ft.Failure.from_dict(data)
 
 
 class Tuples(Kind):
@@ -120,21 +120,21 @@ class Tuples(Kind):
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
 
-    def tell(self, value: Any, name: str, typed: bool) -> Any:
+    def dump(self, value: Any, name: str, typed: bool) -> Any:
         return [list(each) for each in value]
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        return tuple([self._make(*each) for each in told or ()])
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        return tuple([self._make(*each) for each in data or ()])
 
 
 class _Moment(Kind):
     """A `datetime` in UTC that does not say so, as TaskFlow's: the two kinds cannot be compared."""
 
-    def tell(self, value: datetime, name: str, typed: bool) -> Any:
+    def dump(self, value: datetime, name: str, typed: bool) -> Any:
         return aware(value).isoformat() if typed else value
 
-    def read(self, told: Any, name: str, typed: bool) -> Any:
-        return told if told is None or not typed else naive(datetime.fromisoformat(told))
+    def load(self, data: Any, name: str, typed: bool) -> Any:
+        return data if data is None or not typed else naive(datetime.fromisoformat(data))
 
 
 def aware(moment: datetime) -> datetime:
@@ -147,8 +147,8 @@ def naive(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc).replace(tzinfo=None)
 
 
-def _wrong(told: Any, name: str) -> ValueError:
-    return ValueError(f"its {name} is {told!r:.80}")
+def _wrong(data: Any, name: str) -> ValueError:
+    return ValueError(f"its {name} is {data!r:.80}")
 
 
 PLAIN: Final = Kind()
@@ -168,26 +168,26 @@ def field(
     given: bool = False,
     source: str | None = None,
 ) -> Any:
-    """A field of a record that is told.
+    """A field of a record that is dumped.
 
     :param rare: only if it is not empty.
     :param given: to `__init__`.
-    :param source: the attribute that is told (default: the field).
+    :param source: the attribute that is dumped (default: the field).
     """
-    told = {"kind": kind, "rare": rare, "source": source}
+    metadata = {"kind": kind, "rare": rare, "source": source}
     if given:
-        return dataclasses.field(default=default, metadata=told)
-    return dataclasses.field(default=default, init=False, metadata=told)
+        return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, init=False, metadata=metadata)
 
 
 class Record:
-    """What is told of itself by its fields.  Fields without a kind are not told."""
+    """Is dumped and loaded by its fields, but for those without a kind."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Describe the record's own row as plain data; values of users are left as they are."""
-        return self.tell()
+        return self.dump()
 
     @classmethod
     def from_dict(cls: type[_R], data: Mapping[str, Any]) -> _R:
@@ -195,32 +195,32 @@ class Record:
 
         :raises InvalidFormat: it is not said which record this is.
         """
-        return cls.read(data)
+        return cls.load(data)
 
-    def tell(self, typed: bool = False) -> dict[str, Any]:
+    def dump(self, typed: bool = False) -> dict[str, Any]:
         """Describe the record's own row.
 
         :raises NotEncodable: a value cannot be typed.
         """
         known = _fields_of(type(self))
-        told = known.told(self)
-        for key, kind in known.tellers:
-            value = told[key]
+        data = known.values(self)
+        for key, kind in known.dumpers:
+            value = data[key]
             if value is not None:
-                told[key] = kind.tell(value, key, typed)
+                data[key] = kind.dump(value, key, typed)
         for key in known.rare:
-            if not told[key]:
-                del told[key]
-        return told
+            if not data[key]:
+                del data[key]
+        return data
 
     @classmethod
-    def read(cls: type[_R], data: Mapping[str, Any], typed: bool = False) -> _R:
-        """Make the record that was told."""
+    def load(cls: type[_R], data: Mapping[str, Any], typed: bool = False) -> _R:
+        """Make the record that was dumped."""
         record = cls._bare(data)
         known = _fields_of(cls)
-        for name, key, kind in known.readers:
+        for name, key, kind in known.loaders:
             if key in data:
-                setattr(record, name, kind.read(data[key], key, typed))
+                setattr(record, name, kind.load(data[key], key, typed))
         for name, key in known.plain:
             if key in data:
                 setattr(record, name, data[key])
@@ -232,15 +232,15 @@ class Record:
         raise NotImplementedError
 
     def _complete(self, data: Mapping[str, Any]) -> None:
-        """Make up for what was not told yet when `data` was."""
+        """Make up for what was not dumped yet when `data` was."""
 
-    def _take(self, other: Record) -> None:
+    def _assign(self, other: Record) -> None:
         """Have the fields of `other`; values are shared."""
-        _fields_of(type(self)).take(self, other)
+        _fields_of(type(self)).assign(self, other)
 
-    def _take_copies(self, other: Record) -> None:
+    def _assign_copies(self, other: Record) -> None:
         """Have the fields of `other`, and share nothing that can change."""
-        self._take(other)
+        self._assign(other)
         for name, kind in _fields_of(type(self)).copiers:
             value = getattr(self, name)  # of `other` a thread may just add to it
             if value is not None:
@@ -248,11 +248,11 @@ class Record:
 
 
 class _Fields:
-    """The fields of a class that are told, by what is to be done with them."""
+    """The fields of a class that are dumped, by what is to be done with them."""
 
     def __init__(self, cls: Any) -> None:
-        told = [(each.name, each.metadata) for each in dataclasses.fields(cls) if each.metadata]
-        kinds = {name: more["kind"] for name, more in told}
+        every = [(each.name, each.metadata) for each in dataclasses.fields(cls) if each.metadata]
+        kinds = {name: more["kind"] for name, more in every}
 
         def with_own(method: str) -> list[str]:
             return [
@@ -261,17 +261,17 @@ class _Fields:
                 if getattr(type(kind), method) is not getattr(Kind, method)
             ]
 
-        # Records are copied and told often: as fast as if it were written out for each class.
+        # Records are copied and dumped often: as fast as if it were written out for each class.
         taken = "\n".join(f"    own.{name} = other.{name}" for name in kinds)
-        items = ", ".join(f"{_key(name)!r}: own.{more['source'] or name}" for name, more in told)
+        items = ", ".join(f"{_key(name)!r}: own.{more['source'] or name}" for name, more in every)
         made: dict[str, Any] = {}
-        exec(f"def take(own, other):\n{taken}\ndef told(own):\n    return {{{items}}}", made)
-        self.take: Callable[[Any, Any], None] = made["take"]
-        self.told: Callable[[Any], dict[str, Any]] = made["told"]
-        self.rare = tuple(_key(name) for name, more in told if more["rare"])
-        self.tellers = tuple((_key(name), kinds[name]) for name in with_own("tell"))
-        self.readers = tuple((name, _key(name), kinds[name]) for name in with_own("read"))
-        self.plain = tuple((name, _key(name)) for name in kinds if name not in with_own("read"))
+        exec(f"def assign(own, other):\n{taken}\ndef values(own):\n    return {{{items}}}", made)
+        self.assign: Callable[[Any, Any], None] = made["assign"]
+        self.values: Callable[[Any], dict[str, Any]] = made["values"]
+        self.rare = tuple(_key(name) for name, more in every if more["rare"])
+        self.dumpers = tuple((_key(name), kinds[name]) for name in with_own("dump"))
+        self.loaders = tuple((name, _key(name), kinds[name]) for name in with_own("load"))
+        self.plain = tuple((name, _key(name)) for name in kinds if name not in with_own("load"))
         self.copiers = tuple((name, kinds[name]) for name in with_own("copy"))
 
 

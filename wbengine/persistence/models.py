@@ -144,8 +144,8 @@ class _Named(fields.Record):
     def _show(self, meta: dict[str, Any]) -> None:
         """Put in what is to be seen there but is kept elsewhere."""
 
-    def _take(self, other: fields.Record) -> None:
-        fields.Record._take(self, other)
+    def _assign(self, other: fields.Record) -> None:
+        fields.Record._assign(self, other)
         if self._meta is not None:  # other threads may be adding to theirs
             self._meta = dict(self._meta)
 
@@ -219,7 +219,7 @@ class ItemDetail(fields.Record):
 
     def update(self, other: ItemDetail) -> ItemDetail:
         """Take over everything `other` says; values are shared."""
-        self._take(other)
+        self._assign(other)
         return self
 
     def merge(self, other: ItemDetail, deep_copy: bool = False) -> ItemDetail:
@@ -229,7 +229,7 @@ class ItemDetail(fields.Record):
     def copy(self, deep: bool = True) -> ItemDetail:
         """Copy the record, and (`deep`) its values too; failures are shared: they never change."""
         clone = ItemDetail()
-        (clone._take_copies if deep else clone._take)(self)
+        (clone._assign_copies if deep else clone._assign)(self)
         return clone
 
     @classmethod
@@ -309,11 +309,11 @@ class Items:
 class _ItemsKind(fields.Kind):
     """What belongs to the row of the atom; the items are to be `put`."""
 
-    def tell(self, value: Items, name: str, typed: bool) -> Any:
+    def dump(self, value: Items, name: str, typed: bool) -> Any:
         return {"attempt": value.attempt, "resumed": value.resumed}
 
-    def read(self, told: Any, name: str, typed: bool) -> Items | None:
-        return Items(told["attempt"], (), told.get("resumed", 0)) if told else None
+    def load(self, data: Any, name: str, typed: bool) -> Items | None:
+        return Items(data["attempt"], (), data.get("resumed", 0)) if data else None
 
 
 # -- atoms -----------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class AtomDetail(_Named):
     def update_row(self: _D, other: _D) -> _D:
         """`update` without the items: they stay, as long as they are of the same attempt."""
         mine, theirs = self.items, other.items
-        self._take(other)
+        self._assign(other)
         if theirs is not None:
             if mine is None or mine.attempt != theirs.attempt:
                 mine = theirs.emptied()
@@ -449,7 +449,7 @@ class AtomDetail(_Named):
         Its items are copied too, or (`retain_contents=False`) left out.
         """
         clone = type(self)(self.name, self.uuid)
-        clone._take_copies(self)
+        clone._assign_copies(self)
         if self.items is not None:
             clone.items = self.items.copy() if retain_contents else self.items.emptied()
         return clone
@@ -530,22 +530,22 @@ HistoryEntry = tuple[Any, dict[str, ft.Failure]]
 class _TriesKind(fields.Kind):
     """The results of a retry."""
 
-    def tell(self, value: Iterable[HistoryEntry], name: str, typed: bool) -> Any:
+    def dump(self, value: Iterable[HistoryEntry], name: str, typed: bool) -> Any:
         return [
             [
-                fields.VALUE.tell(provided, name, typed),
-                {who: fields.FAILURE.tell(each, name, typed) for who, each in failures.items()},
+                fields.VALUE.dump(provided, name, typed),
+                {who: fields.FAILURE.dump(each, name, typed) for who, each in failures.items()},
             ]
             for provided, failures in value
         ]
 
-    def read(self, told: Any, name: str, typed: bool) -> list[HistoryEntry]:
+    def load(self, data: Any, name: str, typed: bool) -> list[HistoryEntry]:
         return [
             (
-                fields.VALUE.read(provided, name, typed),
+                fields.VALUE.load(provided, name, typed),
                 {who: ft.Failure.from_dict(each) for who, each in failures.items()},
             )
-            for provided, failures in told or ()
+            for provided, failures in data or ()
         ]
 
     def copy(self, value: Iterable[HistoryEntry]) -> list[HistoryEntry]:
@@ -696,7 +696,7 @@ class FlowDetail(_Named):
     def update(self, other: FlowDetail) -> FlowDetail:
         """Take over the flow's own fields (not its atoms)."""
         uuid = self.uuid
-        self._take(other)
+        self._assign(other)
         self.uuid = uuid
         return self
 
@@ -720,7 +720,7 @@ class FlowDetail(_Named):
     def copy(self, retain_contents: bool = True) -> FlowDetail:
         """Copy the record; its atoms are copied too, or (`retain_contents=False`) left out."""
         clone = FlowDetail(self.name, self.uuid)
-        clone._take_copies(self)
+        clone._assign_copies(self)
         clone.epoch = self.epoch
         if retain_contents:
             clone.add_all(detail.copy() for detail in self)
@@ -782,7 +782,7 @@ class LogBook(_Named):
     def update(self, other: LogBook) -> LogBook:
         """Take over the book's own fields (not its flows)."""
         uuid = self.uuid
-        self._take(other)
+        self._assign(other)
         self.uuid = uuid
         return self
 
@@ -800,7 +800,7 @@ class LogBook(_Named):
 
     def copy(self, retain_contents: bool = True) -> LogBook:
         clone = LogBook(self.name, self.uuid)
-        clone._take_copies(self)
+        clone._assign_copies(self)
         if retain_contents:
             for flow in self:
                 clone.add(flow.copy())
@@ -811,12 +811,12 @@ class LogBook(_Named):
 
         `marshal_time`: with ISO 8601 texts instead of `datetime` objects.
         """
-        return _with_moments(self.tell(), fields.MOMENT.tell if marshal_time else None)
+        return _with_moments(self.dump(), fields.MOMENT.dump if marshal_time else None)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], unmarshal_time: bool = False) -> LogBook:
         """Make the book that `to_dict` described, with `marshal_time` or without."""
-        return cls.read(_with_moments(data, fields.MOMENT.read if unmarshal_time else None))
+        return cls.load(_with_moments(data, fields.MOMENT.load if unmarshal_time else None))
 
     def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
         """Describe the book, its flows, and their atoms, in readable lines."""

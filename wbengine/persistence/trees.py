@@ -48,7 +48,7 @@ def tree_of(record: Record) -> Tree:
     :raises NotEncodable: a value cannot be kept; the error says of which record, and where in it.
     """
     try:
-        return record.tell(typed=True)
+        return record.dump(typed=True)
     except exceptions.NotEncodable as error:
         which = record.index if isinstance(record, models.ItemDetail) else record.name
         raise exceptions.NotEncodable(
@@ -64,6 +64,6 @@ def record_of(kind: str, tree: Mapping[str, Any]) -> Any:
     :raises InvalidFormat: it is no such tree.
     """
     try:
-        return _CLASSES[kind].read(tree, typed=True)
+        return _CLASSES[kind].load(tree, typed=True)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise exceptions.InvalidFormat(f"This is no record of a {kind}: {error}", error) from error
