@@ -12,8 +12,9 @@ import tempfile
 
 import pytest
 
+from examples.census import __main__ as cli
+from examples.census import options
 from tests.support import workers
-from wbengine.examples.census import cli, options
 
 ENGINES = options.ENGINES
 
@@ -71,7 +72,7 @@ def test_every_engine_writes_the_same_census(root, tmp_path, temporary, capsys):
         assert code == options.OK, said.err
         assert files(out) == ["census.html", "census.json"]
         found[engine] = (out / "census.json").read_bytes()
-        assert re.search(rf"\nflow ran in \d+\.\d\d s on {engine}( \(2 workers\))?\n$", said.out)
+        assert re.search(rf"\nflow ran on {engine}, \d+\.\d\d s\n$", said.out)
         page = (out / "census.html").read_text("utf-8")
         assert "add up beta" in page
         assert "<b>.py" not in page
@@ -101,7 +102,7 @@ def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
     assert code == options.FAILED
     assert not out.parent.exists()
     assert files(temporary) == []
-    assert "task 'measure beta.1' failed on" in said.err
+    assert "task 'measure beta.1' failed" in said.err
     assert "RuntimeError: beta.1 fails because --fail asked for it" in said.err
     assert 'raise RuntimeError(f"{group} fails because --fail asked for it")' in said.err
     assert "examples/census/tasks.py" in said.err
@@ -116,8 +117,8 @@ def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
         (["--root", "{root}/alpha.py"], "alpha.py: not a folder"),
         (["--root", "{root}/nowhere"], "nowhere: no such folder"),
         (["--root", "{root}/beta/deep/../../empty"], "no Python files in it"),
-        (["--root", "{root}", "--fail", "alpa"], "no such module in sources (did you mean 'alpha'"),
-        (["--fail", "emial", "--out", "{root}"], "(did you mean 'email'"),
+        (["--root", "{root}", "--fail", "alpa"], "no such module in sources"),
+        (["--fail", "emial", "--out", "{root}"], "no such module in the standard library"),
         (["--engine", "steam"], "invalid choice: 'steam'"),
         (["--out", "{root}/alpha.py"], "alpha.py: not a folder"),
         (["--wrkers", "2"], "unrecognized arguments: --wrkers 2"),
@@ -140,18 +141,19 @@ def test_wrong_usage_is_one_line(arguments, message, root, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_cleans_up(number, tmp_path):
-    """Interrupted while hundreds of tasks wait, most of the time with two of them running."""
+    """Interrupted while hundreds of tasks wait, and two of them run: the flow is reverted."""
     out, temporary = tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "wbengine.examples.census", "--out", str(out)],
+        [sys.executable, "-m", "examples.census", "--out", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(temporary)},
+        cwd=workers.REPOSITORY,
     ) as run:
         try:
-            workers.until(lambda: run.poll() is not None or any(out.glob("partial/*.json")))
+            workers.until(lambda: run.poll() is not None or out.exists())
             run.send_signal(number)
             rest, said = run.communicate(timeout=60)
         finally:

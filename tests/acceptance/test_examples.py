@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 
 from tests.support import workers
 
-FOLDER = workers.REPOSITORY / "wbengine" / "examples"
+FOLDER = workers.REPOSITORY / "examples"
 #: Modules beside the examples that are none.
-OTHERS = {"__init__", "remote_tasks"}
+OTHERS = {"__init__", "kinds", "remote_tasks"}
 
 SERIAL, THREADS, PROCESSES, WORKERS = "serial", "threads", "processes", "worker-based"
 LOCAL = (SERIAL, THREADS, PROCESSES)
@@ -21,25 +22,13 @@ ALL = (*LOCAL, WORKERS)
 #: Example -> the kinds of engine that it runs on; None: those that it starts itself.
 EXAMPLES: dict[str, tuple[str, ...] | None] = {
     "async_tasks": ALL,
-    "backoff_retry": ALL,
-    "calculate_in_parallel": ALL,
     "crash_and_resume": None,
-    "deadline": (SERIAL, THREADS, WORKERS),
     "delayed_return": (SERIAL, THREADS, WORKERS),
     "fan_out": ALL,
-    "functor_tasks": LOCAL,
     "graph_flow": ALL,
     "hello_world": ALL,
-    "join_rules": ALL,
-    "julia_set": None,
-    "linear": ALL,
-    "map_reduce": ALL,
-    "own_worker": None,
     "resume_from_backend": LOCAL,
-    "resume_many_flows": (SERIAL,),
     "retry_flow": ALL,
-    "reverting_linear": ALL,
-    "run_by_iter": LOCAL,
     "switch_graph_flow": ALL,
     "watching": ALL,
 }
@@ -54,7 +43,7 @@ names, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]
 here = sys.modules["__main__"]
 for name in names:
     print("==", name, flush=True)
-    sys.modules["__main__"] = importlib.import_module(f"wbengine.examples.{name}")
+    sys.modules["__main__"] = importlib.import_module(f"examples.{name}")
     sys.modules["__main__"].main()
 sys.modules["__main__"] = here
 """
@@ -73,6 +62,7 @@ def started(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(workers.REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=280,
@@ -98,7 +88,7 @@ def test_examples_print_what_they_say(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hello_world", *OWN])
 def test_an_example_is_a_program(name: str, tmp_path: Path) -> None:
-    ended = started(tmp_path, "-m", f"wbengine.examples.{name}")
+    ended = started(tmp_path, "-m", f"examples.{name}")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert printed(ended.stdout) == promised(name)
     assert not list(tmp_path.iterdir())
@@ -110,6 +100,6 @@ def test_every_example_is_run() -> None:
 
 
 def test_an_example_offers_the_kinds_it_runs_on(tmp_path: Path) -> None:
-    ended = started(tmp_path, "-m", "wbengine.examples.functor_tasks", "--engine", "worker-based")
+    ended = started(tmp_path, "-m", "examples.resume_from_backend", "--engine", "worker-based")
     assert ended.returncode == 2
     assert "choose from" in ended.stderr and "processes" in ended.stderr

@@ -83,7 +83,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.worker": (7, ""),
     "wbengine.dashboard": (7, ""),
     "wbengine.testing": (7, ""),
-    "wbengine.examples": (7, ""),
 }
 
 

@@ -67,7 +67,7 @@ def test_the_reader_of_a_report_may_leave_early(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "one.py").write_text("x = 1\n")
     with subprocess.Popen(
-        [sys.executable, "-m", "wbengine.examples.census", "--engine", "serial",
+        [sys.executable, "-m", "examples.census", "--engine", "serial",
          "--root", str(tmp_path / "root"), "--out", str(tmp_path / "out")],
         cwd=workers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip

@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow, unordered_flow
 
 VOICES = 100
@@ -56,7 +56,7 @@ async def songs(**options: Any) -> None:
 
 
 def main() -> None:
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         asyncio.run(choir())
         asyncio.run(songs(**options))
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
 from wbengine.types import failure
 
@@ -57,7 +57,7 @@ def main() -> None:
     )
     flow = linear_flow.Flow("farm").add(Survey(), counting, Add())
     farm = {"hill": 3, "meadow": 12, "marsh": 9, "orchard": 5}
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         values = engines.run(flow, store={"farm": farm}, **options)
     for field, count in zip(values["fields"], values["counts"], strict=True):
         shown = count.exception_str if isinstance(count, failure.Failure) else count

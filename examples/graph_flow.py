@@ -13,8 +13,8 @@ Prints::
 
 from __future__ import annotations
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import graph_flow
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     serve, lay = Serve("serve"), LayTable("lay the table")
     flow = graph_flow.Flow("pie").add(serve, Bake(), Fill(), Knead(), lay, Heat())
     flow.link(lay, serve)
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         engine = engines.load(
             flow, store={"ingredients": ["flour", "butter"], "apples": 3}, **options
         )

@@ -24,8 +24,8 @@ import signal
 import tempfile
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
 
@@ -48,7 +48,7 @@ def first_half(folder: str, options: dict[str, Any]) -> None:
     with backends.backend("dir", path=folder) as backend:
         # The factory is noted by name, so it must be found under that name later.
         engine = engines.load_from_factory(
-            "wbengine.examples.resume_from_backend.moving", [ROOMS],
+            "examples.resume_from_backend.moving", [ROOMS],
             book=models.LogBook("moves"), backend=backend, **options,
         )  # fmt: skip
 
@@ -77,7 +77,7 @@ def report(found: models.FlowDetail) -> None:
 
 
 def main() -> None:
-    with _kinds.chosen(__doc__, _kinds.LOCAL) as options, tempfile.TemporaryDirectory() as folder:
+    with kinds.chosen(__doc__, kinds.ALL[:3]) as options, tempfile.TemporaryDirectory() as folder:
         child = multiprocessing.get_context("spawn").Process(
             target=first_half, args=(folder, options)
         )

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import graph_flow
 
 
@@ -51,7 +51,7 @@ def shipping() -> graph_flow.Flow:
 
 
 def main() -> None:
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         for weight in (2, 200):
             engine = engines.load(shipping(), store={"parcel": weight}, **options)
             engine.run()

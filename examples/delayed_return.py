@@ -16,8 +16,8 @@ import threading
 from concurrent import futures
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
 
 CONFIRMED = threading.Event()
@@ -39,7 +39,7 @@ class Pack(task.Task):
 
 
 def main() -> None:
-    with _kinds.chosen(__doc__, (_kinds.SERIAL, _kinds.THREADS, _kinds.WORKERS)) as options:
+    with kinds.chosen(__doc__, (kinds.SERIAL, kinds.THREADS, kinds.WORKERS)) as options:
         flow = linear_flow.Flow("order").add(Pay("pay"), Pack("pack"))
         engine = engines.load(flow, store={"order": 7, "price": 30}, **options)
         answer: futures.Future[str] = futures.Future()

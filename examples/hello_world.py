@@ -8,8 +8,8 @@ Prints::
 
 from __future__ import annotations
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
 
 
@@ -25,7 +25,7 @@ class Goodbye(task.Task):
 
 def main() -> None:
     flow = linear_flow.Flow("visit").add(Hello(), Goodbye())
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         engines.run(flow, store={"name": "Ada"}, **options)
 
 

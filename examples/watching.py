@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from examples import kinds
 from wbengine import engines, task
-from wbengine.examples import _kinds
 from wbengine.listeners import base, capturing, timing
 from wbengine.patterns import linear_flow
 
@@ -46,7 +46,7 @@ def progressed(event: str, details: dict[str, Any]) -> None:
 def main() -> None:
     water = Boil("water")
     water.notifier.register(task.EVENT_UPDATE_PROGRESS, progressed)
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         engine = engines.load(linear_flow.Flow("tea").add(water), **options)
         heard = capturing.CaptureListener(engine)
         with heard, Diary(engine), timing.DurationListener(engine):

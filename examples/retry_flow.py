@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from examples import kinds
 from wbengine import engines, retry, task
-from wbengine.examples import _kinds
 from wbengine.patterns import linear_flow
 from wbengine.types import failure
 
@@ -55,7 +55,7 @@ def main() -> None:
         Write(),
         linear_flow.Flow("posting", retry=ways).add(Stamp(), Send()),
     )
-    with _kinds.chosen(__doc__) as options:
+    with kinds.chosen(__doc__) as options:
         engine = engines.load(flow, **options)
         engine.run()
     history = engine.storage.get_retry_history("ways")

@@ -18,18 +18,14 @@ Prints::
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+from examples import kinds, remote_tasks
 from wbengine import engines
-from wbengine.examples import remote_tasks
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
 
@@ -41,24 +37,10 @@ def night(stars: list[str], dome: str) -> linear_flow.Flow:
     )
 
 
-@contextlib.contextmanager
-def worker(url: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "wbengine.worker", "--quiet", "--url", url]
-    started = subprocess.Popen(
-        [*command, "--topic", "dome", "--tasks", remote_tasks.__name__],
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        yield
-    finally:
-        started.terminate()
-        started.wait()
-
-
 def first_engine(records: str, url: str, dome: str) -> None:
     with backends.backend("dir", path=records) as backend:
         engines.load_from_factory(
-            "wbengine.examples.crash_and_resume.night", [["Vega", "Deneb"], dome],
+            "examples.crash_and_resume.night", [["Vega", "Deneb"], dome],
             book=models.LogBook("plates"), backend=backend, engine="worker-based", url=url,
         ).run()  # fmt: skip
 
@@ -79,7 +61,10 @@ def until_seen(path: Path) -> None:
 
 def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    with tempfile.TemporaryDirectory() as folder, worker(url := f"filesystem://{folder}/broker"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        kinds.worker_processes(remote_tasks.__name__, url := f"filesystem://{folder}/broker"),
+    ):
         dome = Path(folder, "dome")
         dome.mkdir()
         child = multiprocessing.get_context("spawn").Process(

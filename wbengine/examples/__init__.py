@@ -1,1 +1,0 @@
-"""Complete programs built with wbengine, to run and to read."""
