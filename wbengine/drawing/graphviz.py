@@ -136,6 +136,7 @@ def _digraph(
     for source, target in scene.arrows:
         said = [f"ltail=cluster_{source}"] if source in scene.frames else []
         said += [f"lhead=cluster_{target}"] if target in scene.frames else []
+        said += ["minlen=2"] if target in scene.frames else []  # its border takes of the way
         said += ['class="retries"'] if source in retries else []
         told = f" [{', '.join(said)}]" if said else ""
         lines.append(f"  n{last.get(source, source)} -> n{first.get(target, target)}{told};")

@@ -93,18 +93,7 @@ class ItemView:
         return history.runtime(self.started, self.ended)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "input": self.input,
-            "state": self.state,
-            "worker": self.worker,
-            "error": self.error,
-            "tries": self.tries,
-            "submitted": formatting.iso(self.submitted),
-            "started": formatting.iso(self.started),
-            "ended": formatting.iso(self.ended),
-            "runtime": self.runtime,
-        }
+        return formatting.as_dict(self, "runtime")
 
 
 class AtomView(NamedTuple):

@@ -41,7 +41,7 @@ class WorkView:
     began: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"request": self.request, "task": self.task, "began": formatting.iso(self.began)}
+        return formatting.as_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +101,7 @@ class WorkerView:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "name": self.name,
-            "host": self.host,
-            "pid": self.pid,
-            "state": self.state,
-            "topics": list(self.topics),
-            "queues": list(self.queues),
-            "tasks": list(self.tasks),
-            "slots": self.slots,
-            "running": self.running,
-            "heard": formatting.iso(self.heard),
-            "born": formatting.iso(self.born),
-            "version": self.version,
-            "ledger": self.ledger,
-            "succeeded": self.succeeded,
-            "failed": self.failed,
-            "working": round(self.working, 3),
-            "current": [work.to_dict() for work in self.current],
-        }
+        return {**formatting.as_dict(self), "working": round(self.working, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +114,7 @@ class PingView:
     ahead: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "seconds": self.seconds, "ahead": self.ahead}
+        return formatting.as_dict(self)
 
 
 class _Looks:

@@ -408,7 +408,7 @@ class ChangeView:
     why: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"state": self.state, "at": formatting.iso(self.at), "why": self.why}
+        return formatting.as_dict(self)
 
 
 @dataclass(frozen=True)

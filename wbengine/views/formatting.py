@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from wbengine.persistence import owners
 
-__all__ = ["Tried", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
+__all__ = ["Tried", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds", "size"]
 
+#: Fields of views that hold unix seconds.
+_MOMENTS: Final = frozenset(
+    {"at", "began", "born", "created", "ended", "heard", "started", "submitted", "updated"}
+)
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -27,6 +33,24 @@ def iso(moment: float | None) -> str | None:
     except (ValueError, OverflowError, OSError):
         return None  # whoever wrote it had no clock
     return told.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_dict(view: Any, *also: str) -> dict[str, Any]:
+    """A view for JSON: its fields and these of its properties, moments in ISO 8601."""
+    fields = getattr(view, "_fields", None) or [each.name for each in dataclasses.fields(view)]
+    return {name: _for_json(name, getattr(view, name)) for name in (*fields, *also)}
+
+
+def _for_json(name: str, value: Any) -> Any:
+    if name in _MOMENTS:
+        return iso(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_for_json("", each) for each in value] if isinstance(value, tuple) else value
 
 
 def clock(moment: float, now: float | None = None) -> str:

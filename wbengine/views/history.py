@@ -60,21 +60,7 @@ class Event:
     reversions: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": EVENT_SCHEMA,
-            "at": formatting.iso(self.at),
-            "kind": self.kind,
-            "name": self.name,
-            "uuid": self.uuid,
-            "state": self.state,
-            "attempt": self.attempt,
-            "action": self.action,
-            "executions": self.executions,
-            "reversions": self.reversions,
-            "worker": self.worker,
-            "progress": self.progress,
-            "error": self.error,
-        }
+        return {"schema": EVENT_SCHEMA, **formatting.as_dict(self)}
 
 
 class Moment(NamedTuple):
@@ -95,35 +81,35 @@ class Moment(NamedTuple):
         if atom is None:
             why = None if self.why is None else redactor.text(self.why)
             return Event(self.at, FLOW, redactor.text(flow.name), flow.uuid, self.state, error=why)
-        name = redactor.text(atom.name)
-        if attempt is None:
-            return Event(
-                self.at,
-                ATOM,
-                name,
-                atom.uuid,
-                self.state,
-                atom.attempt,
-                atom.action,
-                executions=atom.executions,
-                reversions=atom.reversions,
-            )
-        worker = None if attempt.worker is None else redactor.text(attempt.worker)
-        told = attempt.error if self.state not in _BUSY else None
-        error = None if told is None else redactor.text(told)
-        return Event(
-            self.at,
-            ATOM,
-            name,
-            atom.uuid,
-            self.state,
-            attempt.attempt,
-            attempt.action,
-            worker,
-            error=error,
-            executions=attempt.executions,
-            reversions=attempt.reversions,
-        )
+        error = attempt.error if attempt is not None and self.state not in _BUSY else None
+        return _of_atom(self.at, self.state, atom, attempt, redactor, error)
+
+
+def _of_atom(
+    at: float | None,
+    state: str,
+    atom: models.AtomDetail,
+    attempt: Attempt | None,
+    redactor: Redactor,
+    error: str | None = None,
+    progress: float | None = None,
+) -> Event:
+    one = atom if attempt is None else attempt
+    worker = None if attempt is None or attempt.worker is None else redactor.text(attempt.worker)
+    return Event(
+        at,
+        ATOM,
+        redactor.text(atom.name),
+        atom.uuid,
+        state,
+        one.attempt,
+        one.action,
+        worker,
+        progress,
+        None if error is None else redactor.text(error),
+        one.executions,
+        one.reversions,
+    )
 
 
 class _Told(NamedTuple):
@@ -229,26 +215,8 @@ class Teller:
         if moment is None or moment.attempt is not None:
             progress = atom.progress
             if state in _BUSY and progress is not None and progress != told.progress:
-                yield _progress(atom, state, redactor, now)
+                yield _of_atom(now, state, atom, atom.last_attempt, redactor, progress=progress)
         self._told[atom.uuid] = told.then(atom, state)
-
-
-def _progress(atom: models.AtomDetail, state: str, redactor: Redactor, now: float | None) -> Event:
-    worker = None if atom.worker is None else redactor.text(atom.worker)
-    name = redactor.text(atom.name)
-    return Event(
-        now,
-        ATOM,
-        name,
-        atom.uuid,
-        state,
-        atom.attempt,
-        atom.action,
-        worker,
-        atom.progress,
-        executions=atom.executions,
-        reversions=atom.reversions,
-    )
 
 
 SCHEMA: Final = "wbengine/events/1"

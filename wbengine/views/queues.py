@@ -11,6 +11,7 @@ from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import describing
 from wbengine.views import fleet as fleets
+from wbengine.views import formatting
 
 __all__ = ["ENGINE", "REQUESTS", "WORKER", "QueueView", "look", "purge", "tells_all"]
 
@@ -37,15 +38,7 @@ class QueueView:
     workers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "messages": self.messages,
-            "consumers": self.consumers,
-            "topic": self.topic,
-            "workers": list(self.workers),
-        }
+        return formatting.as_dict(self)
 
 
 def tells_all(fleet: fleets.Fleet) -> bool:
