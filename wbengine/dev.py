@@ -1,7 +1,7 @@
 """All that flows and workers need, in one process and one folder, to try things.
 
-with Workshop("orders") as shop:
-    print(shop.url, shop.persistence, shop.ticket)
+with DevServer("orders") as shop:
+    print(shop.url, shop.persistence, shop.login_url)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wbengine.persistence import backends
 if TYPE_CHECKING:
     from wbengine import dashboard
 
-__all__ = ["Workshop"]
+__all__ = ["DevServer"]
 
 #: Seconds that the worker has to begin, and the dashboard to end.
 _BEGIN: Final = 10.0
@@ -30,7 +30,7 @@ _END: Final = 10.0
 _PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
-class Workshop:
+class DevServer:
     """A broker in a folder, a store, a worker with the tasks of `modules`, and a dashboard where
     what that takes is installed.
 
@@ -87,9 +87,9 @@ class Workshop:
         )  # fmt: skip
 
     @property
-    def ticket(self) -> str | None:
+    def login_url(self) -> str | None:
         """The address of the dashboard, with what lets a browser in; None: there is none."""
-        return None if self._site is None else self._site.ticket
+        return None if self._site is None else self._site.login_url
 
     def begin(self) -> None:
         """Start all of it; returns when it can be used.
@@ -127,7 +127,7 @@ class Workshop:
         """End all of it: the worker has 10 seconds to finish what runs.  Idempotent."""
         self._ends.close()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> DevServer:
         try:
             self.begin()
         except BaseException:

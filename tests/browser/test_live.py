@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from tests.browser.conftest import Opener, accessible, is_the_same, marked
 from tests.browser.stage import Stage
 from tests.support.browsers import PATIENCE
-from wbengine.dashboard import Site, keeping
+from wbengine.dashboard import Site, cache
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -121,7 +121,7 @@ _ANSWERED = """() => {
 def test_the_end_is_shown_although_its_view_is_dear(
     stage: Stage, site: Site, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "DEAR", -1.0)
     with stage.held() as flow:
         page = opened(site.ticket)
         page.goto(f"{site.address}flows/{flow}/timeline")
@@ -130,7 +130,7 @@ def test_the_end_is_shown_although_its_view_is_dear(
         attempts = page.locator(".wbe-chart .attempt")
         expect(page.locator("#live")).to_have_text("Live")
         expect(attempts).to_have_count(2)
-        with keeping._TURN:  # nobody can make it anew
+        with cache._TURN:  # nobody can make it anew
             flow.let_go()
             expect(page.locator("body[data-answered]")).to_have_count(1)
             expect(attempts).to_have_count(2)

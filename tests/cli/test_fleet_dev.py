@@ -82,8 +82,8 @@ def test_dev(wbengine: Command, wares: Path) -> None:
 
 def test_dev_keeps_what_is_in_a_folder(wares: Path, home: Path) -> None:
     folder = str(home / "kept")
-    with dev.Workshop("wares", folder=folder, port=None, concurrency=1) as shop:
-        assert shop.ticket is None
+    with dev.DevServer("wares", folder=folder, port=None, concurrency=1) as shop:
+        assert shop.login_url is None
         assert shop.worker.life.state == "idle"
     assert shop.worker.life.state == "dead"
     assert os.path.isdir(folder)

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from tests.dashboard.conftest import client
 from tests.support.workers import until
 from tests.views import records
-from wbengine.dashboard import keeping, reading
+from wbengine.dashboard import cache, reading
 from wbengine.persistence import backends, base, models
 from wbengine.views import redaction
 
@@ -95,7 +95,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 def test_the_first_page_reads_no_atoms(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping.Kept, "begin", lambda kept: None)  # it is counted below
+    monkeypatch.setattr(cache.ViewCache, "begin", lambda made: None)  # it is counted below
     answer = browser.get(f"/flows/{wide.uuid}")
     read, masked = counted.since()
     assert answer.headers["refresh"] == "2"
@@ -129,14 +129,14 @@ def test_the_pages_that_follow_read_it_once(
 def test_a_dear_view_is_not_waited_for(
     wide: Wide, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "DEAR", -1.0)
-    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "LINGERS", 0.0)
     assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["counts"]["SUCCESS"] == RAN
     with contextlib.closing(wide.backend.get_connection()) as connection:
         detail = connection.get_flow_details(wide.uuid)
         atom = next(each for each in detail if each.state == "PENDING")
         atom.state = "SUCCESS"
-        with keeping._TURN:  # nobody can make it anew
+        with cache._TURN:  # nobody can make it anew
             connection.save_changes(detail, [atom])
             assert "1,200 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text
         until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
@@ -177,16 +177,16 @@ def test_an_answer_that_is_behind_says_when_to_ask_again(
         assert "refresh" not in page.headers, "scripts would begin anew"
         return '<noscript><meta http-equiv="refresh"' in page.text
 
-    monkeypatch.setattr(keeping, "DEAR", -1.0)
-    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "LINGERS", 0.0)
     assert part() == (False, None)
-    with keeping._TURN:  # nobody can make it anew
+    with cache._TURN:  # nobody can make it anew
         assert part() == (False, None), "nothing is new"
         enter("FAILURE")
         told, again = part()
         assert not told and again is not None and again >= 1
     views_are_made()
-    monkeypatch.setattr(keeping, "LINGERS", 1e6)
+    monkeypatch.setattr(cache, "LINGERS", 1e6)
     assert part() == (True, None)
     assert not is_read_again_without_scripts()
     enter("RUNNING")
@@ -204,13 +204,13 @@ def test_what_changes_while_a_view_is_made_is_not_lost(
         making.set()
         assert go_on.wait(60)
 
-    def latest() -> keeping.Latest:
+    def latest() -> cache.Latest:
         found = store.latest(wide.uuid)
-        assert isinstance(found, keeping.Latest)
+        assert isinstance(found, cache.Latest)
         return found
 
-    monkeypatch.setattr(keeping, "DEAR", -1.0)
-    monkeypatch.setattr(keeping, "LINGERS", 0.0)
+    monkeypatch.setattr(cache, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "LINGERS", 0.0)
     go_on.set()
     store = reading.Store(wide.backend, redaction.Redactor(), offered)
     with contextlib.closing(store), contextlib.ExitStack() as end:
@@ -224,7 +224,7 @@ def test_what_changes_while_a_view_is_made_is_not_lost(
         assert latest().again is not None
         go_on.set()
         views_are_made()
-        monkeypatch.setattr(keeping, "LINGERS", 1e6)
+        monkeypatch.setattr(cache, "LINGERS", 1e6)
         found = latest()
         assert found.view.state == "RUNNING" and found.again is not None
         assert store.flow(wide.uuid).state == "FAILURE"
@@ -235,8 +235,8 @@ def test_what_changes_while_a_view_is_made_is_not_lost(
 def test_what_did_not_change_is_not_looked_at_again(
     wide: Wide, browser: TestClient, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "DEAR", -1.0)
-    monkeypatch.setattr(keeping, "LINGERS", 1e6)
+    monkeypatch.setattr(cache, "DEAR", -1.0)
+    monkeypatch.setattr(cache, "LINGERS", 1e6)
     path = f"/api/v1/flows/{wide.uuid}?atoms=0"
     first = browser.get(path).json()
     counted.since()

@@ -14,7 +14,7 @@ from wbengine.cli import base, dashboard_command, errors, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
-    from wbengine.dev import Workshop
+    from wbengine.dev import DevServer
 
 __all__ = ["command"]
 
@@ -54,7 +54,7 @@ def command(
 
     dashboard_command.show_audit()
     try:
-        shop = dev.Workshop(
+        server = dev.DevServer(
             *modules,
             folder=folder,
             port=None if no_dashboard else port,
@@ -68,11 +68,11 @@ def command(
             f"port {port}: {error.strerror or error}", errors.UNAVAILABLE
         ) from error
     told = threading.Event()
-    before = {number: signal.signal(number, _ending(told, shop))
+    before = {number: signal.signal(number, _ending(told, server))
               for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
     try:
-        with shop:
-            _tell(context, shop, _UNWANTED if no_dashboard else _NO_PAGES)
+        with server:
+            _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)
             told.wait()
             context.printer.note("ending; once more: at once")
     finally:
@@ -80,23 +80,23 @@ def command(
             signal.signal(number, handler)
 
 
-def _ending(told: threading.Event, shop: Workshop) -> Callable[[int, object], None]:
+def _ending(told: threading.Event, server: DevServer) -> Callable[[int, object], None]:
     def on_signal(number: int, frame: object) -> None:
         # In a thread: the main one may hold any lock.
         if told.is_set():
-            threading.Thread(target=shop.worker.halt, daemon=True).start()
+            threading.Thread(target=server.worker.halt, daemon=True).start()
         told.set()
 
     return on_signal
 
 
-def _tell(context: contexts.Context, shop: Workshop, without: str) -> None:
+def _tell(context: contexts.Context, server: DevServer, without: str) -> None:
     """Where all of it is; `without` stands for a dashboard that there is not."""
     told = {
-        "broker": shop.url,
-        "persistence": shop.persistence,
-        "worker": shop.worker.identity,
-        "dashboard": shop.ticket,
+        "broker": server.url,
+        "persistence": server.persistence,
+        "worker": server.worker.identity,
+        "dashboard": server.login_url,
     }
     # Not by the printer, which would hide the token: it is for whoever reads this.
     if context.settings.json:
@@ -106,6 +106,6 @@ def _tell(context: contexts.Context, shop: Workshop, without: str) -> None:
         output.write(f"{name:<11}  {value or without}\n")
     note = context.printer.note
     note("in another terminal:")
-    note(f"  export WBENGINE_URL={shop.url} WBENGINE_PERSISTENCE={shop.persistence}")
+    note(f"  export WBENGINE_URL={server.url} WBENGINE_PERSISTENCE={server.persistence}")
     note("  wbengine flow run MODULE:FACTORY --engine workers")
     note("Ctrl-C ends all of it.")

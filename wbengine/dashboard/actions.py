@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import audit, errors, places, possible, refusing
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard import audit, flow_actions, http_errors, urls
+from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed, Runner
 
 __all__ = ["Actions"]
@@ -29,8 +29,8 @@ PATIENCE: Final = 10.0
 class Actions:
     """POST only, from forms of ours only.  What blocks is done in a thread."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
 
     def routes(self) -> list[Route]:
         return [
@@ -41,25 +41,25 @@ class Actions:
         ]
 
     def login_page(self, request: Request) -> Response:
-        return errors.asking(request, self._desk)
+        return http_errors.asking(request, self._state)
 
     async def login(self, request: Request) -> Response:
         """A token becomes a cookie."""
         form = await _form(request)
-        if not self._desk.sessions.accepts(form.get("token")):
-            self._desk.audit.refused(request, "login")
-            return errors.page(request, self._desk, 401, "This is not the token.")
-        return self._desk.admit(request, places.href(request, "/"))
+        if not self._state.sessions.accepts(form.get("token")):
+            self._state.audit.refused(request, "login")
+            return http_errors.page(request, self._state, 401, "This is not the token.")
+        return self._state.admit(request, urls.href(request, "/"))
 
     async def flow(self, request: Request) -> Response:
         """Suspend, resume, retry, revert or cancel one."""
         uuid, name = str(request.path_params["uuid"]), request.path_params["action"]
-        action = possible.ACTIONS.get(name)
+        action = flow_actions.ACTIONS.get(name)
         if action is None:
             raise HTTPException(404)
         await self._check(request, f"{name} flow {uuid}")
         await self._do(request, f"{name} flow {uuid}", lambda: self._act(action, uuid, request))
-        return RedirectResponse(places.href(request, f"/flows/{uuid}", done=name), 303)
+        return RedirectResponse(urls.href(request, f"/flows/{uuid}", done=name), 303)
 
     async def drain(self, request: Request) -> Response:
         """Tell a worker to take nothing new, and to end."""
@@ -67,12 +67,14 @@ class Actions:
         worker = form.get("worker", "")
         if not worker:
             raise HTTPException(400, "The form does not say which worker.")
-        await self._do(request, f"drain worker {worker!r}", lambda: self._desk.crew.drain(worker))
-        return RedirectResponse(places.href(request, "/workers", done="drain"), 303)
+        await self._do(
+            request, f"drain worker {worker!r}", lambda: self._state.monitor.drain(worker)
+        )
+        return RedirectResponse(urls.href(request, "/workers", done="drain"), 303)
 
-    def _act(self, action: possible.Action, uuid: str, request: Request) -> None:
-        view = self._desk.store.flow(uuid)
-        allowed = possible.of_flow(view, self._desk.runner is not None)
+    def _act(self, action: flow_actions.Action, uuid: str, request: Request) -> None:
+        view = self._state.store.flow(uuid)
+        allowed = flow_actions.of_flow(view, self._state.runner is not None)
         if action not in allowed:
             words = " or ".join(each.name for each in allowed) or "nothing"
             raise HTTPException(
@@ -80,25 +82,27 @@ class Actions:
                 f"The flow is {view.state}: it cannot be told to {action.name} ({words} can be).",
             )
         by = f"dashboard ({audit.address(request)})"
-        if action.runs and self._desk.runner is not None:
-            self._run(self._desk.runner, action.name, uuid, request)
+        if action.runs and self._state.runner is not None:
+            self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":
-            operations.suspend(self._desk.store.backend, uuid, by=by)
+            operations.suspend(self._state.store.backend, uuid, by=by)
         else:
-            operations.cancel(self._desk.store.backend, uuid, by=by)
+            operations.cancel(self._state.store.backend, uuid, by=by)
 
     def _run(self, runner: Runner, name: str, uuid: str, request: Request) -> None:
-        known = self._desk.store.redactor(uuid)
+        known = self._state.store.redactor(uuid)
 
         def mask(text: str) -> str:
             try:
-                return self._desk.store.redactor(uuid).text(text)  # knows what the run came to, too
+                return self._state.store.redactor(uuid).text(
+                    text
+                )  # knows what the run came to, too
             except Exception:  # that may be why it failed
                 return known.text(text)
 
         def failed_late(failed: Failed) -> None:
             why = f"exit code {failed.code}: {failed.said}"
-            self._desk.audit.failed(request, f"{name} flow {uuid}", why)
+            self._state.audit.failed(request, f"{name} flow {uuid}", why)
 
         runner.start(name, uuid, mask, failed_late)
 
@@ -108,28 +112,28 @@ class Actions:
         :raises HTTPException: it may not; nothing was done.
         """
         form = await _form(request)
-        sessions = self._desk.sessions
+        sessions = self._state.sessions
         why = None
-        if not self._desk.allow_actions:
+        if not self._state.allow_actions:
             why = "The dashboard is read-only: it was not started with --allow-actions."
         elif not sessions.knows_form(request.cookies.get(sessions.cookie), form.get("form_token")):
             why = "This form is not one of ours, or it is too old: load the page again."
         if why is not None:
-            self._desk.audit.refused(request, what, why)
+            self._state.audit.refused(request, what, why)
             raise HTTPException(403, why)
         return form
 
     async def _do(self, request: Request, what: str, act: Callable[[], None]) -> None:
         try:
-            with refusing.refused():
+            with http_errors.refused():
                 await run_in_threadpool(act)
         except HTTPException as error:
-            self._desk.audit.failed(request, what, error.detail)
+            self._state.audit.failed(request, what, error.detail)
             raise
         except Exception as error:  # the guard logs the rest
-            self._desk.audit.failed(request, what, type(error).__name__)
+            self._state.audit.failed(request, what, type(error).__name__)
             raise
-        self._desk.audit.done(request, what)
+        self._state.audit.done(request, what)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wbengine.dashboard import fleet_pages, listings, refusing
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard import fleet_pages, http_errors, listings
+from wbengine.dashboard.app_state import AppState
 from wbengine.views import history
 
 __all__ = ["Api"]
@@ -21,8 +21,8 @@ _V1: Final = "/api/v1"
 class Api:
     """Blocking: Starlette calls it in threads."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
 
     def routes(self) -> list[Route]:
         return [
@@ -36,11 +36,11 @@ class Api:
 
     def flows(self, request: Request) -> Response:
         """A page of the list; `after` is what the next one is asked for with."""
-        desk = self._desk
+        app_state = self._state
 
         def read() -> dict[str, Any]:
             wanted = listings.Wanted.of(request.query_params)
-            page = desk.store.reading(lambda each: wanted.read(each, desk.redactor))
+            page = app_state.store.reading(lambda each: wanted.read(each, app_state.redactor))
             return page.to_dict()
 
         return _told(read)
@@ -48,15 +48,15 @@ class Api:
     def flow(self, request: Request) -> Response:
         """One flow with its atoms; without them with `?atoms=0`."""
         with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
-        return _told(lambda: self._desk.store.flow(_uuid(request)).to_dict(atoms=with_atoms))
+        return _told(lambda: self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms))
 
     def events(self, request: Request) -> Response:
         """A page of what has happened to a flow, the oldest first; `after` is what the next one is
         asked for with, `cursor` where a stream goes on from the last."""
 
         def read() -> dict[str, Any]:
-            query, store = request.query_params, self._desk.store
-            limit = refusing.whole(request, "limit", history.LIMIT)
+            query, store = request.query_params, self._state.store
+            limit = http_errors.whole(request, "limit", history.LIMIT)
             cursor = store.cursor(_uuid(request))
             found = store.events(_uuid(request), limit, query.get("after") or None)
             return {**found.to_dict(), "cursor": cursor}
@@ -65,14 +65,14 @@ class Api:
 
     def workers(self, request: Request) -> Response:
         def read() -> dict[str, Any]:
-            found = [worker.to_dict() for worker in self._desk.crew.workers()]
+            found = [worker.to_dict() for worker in self._state.monitor.workers()]
             return {"schema": "wbengine/workers/1", "workers": found}
 
         return _told(read)
 
     def queues(self, request: Request) -> Response:
         def read() -> dict[str, Any]:
-            found = [queue.to_dict() for queue in self._desk.crew.queues()]
+            found = [queue.to_dict() for queue in self._state.monitor.queues()]
             return {"schema": "wbengine/queues/1", "queues": found}
 
         return _told(read)
@@ -81,7 +81,7 @@ class Api:
         """Rows; `after` is what the next page is asked for with."""
 
         def read() -> dict[str, Any]:
-            page = fleet_pages.ledger_rows(request, self._desk)
+            page = fleet_pages.ledger_rows(request, self._state)
             rows = [] if page is None else [row.to_dict() for row in page.rows]
             after = None if page is None else page.after
             return {
@@ -99,5 +99,5 @@ def _uuid(request: Request) -> str:
 
 
 def _told(read: Callable[[], dict[str, Any]]) -> Response:
-    with refusing.refused():
+    with http_errors.refused():
         return JSONResponse(read())

@@ -18,12 +18,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from wbengine import drawing
-from wbengine.dashboard import errors, prefixed, rendering
+from wbengine.dashboard import http_errors, rendering, urls
 from wbengine.dashboard.actions import Actions
 from wbengine.dashboard.api import Api
+from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.audit import Audit
-from wbengine.dashboard.crew import Crew
-from wbengine.dashboard.desk import Desk
 from wbengine.dashboard.fleet_pages import FleetPages
 from wbengine.dashboard.flow_pages import FlowPages
 from wbengine.dashboard.guard import Guard
@@ -32,6 +31,7 @@ from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.stream import Streams
+from wbengine.dashboard.worker_monitor import WorkerMonitor
 from wbengine.persistence import base as persistence
 from wbengine.views import redaction
 from wbengine.views.fleet import Fleet
@@ -67,12 +67,12 @@ def create_app(
     :param closing: to be set when the server is about to end, for it waits for open streams.
     :raises ValueError: the token can be guessed, or the prefix is no path.
     """
-    prefix = prefixed.check_prefix(url_prefix)
+    prefix = urls.check_prefix(url_prefix)
     redactor = redaction.Redactor(show_values=show_values)
-    crew = Crew(fleet, ledger, redactor)
-    desk = Desk(
-        store=Store(backend, redactor, crew.offered),
-        crew=crew,
+    monitor = WorkerMonitor(fleet, ledger, redactor)
+    app_state = AppState(
+        store=Store(backend, redactor, monitor.offered),
+        monitor=monitor,
         sessions=Sessions(token),
         redactor=redactor,
         audit=Audit(redactor.with_secrets_from({"token": token})),
@@ -80,21 +80,21 @@ def create_app(
         allow_actions=allow_actions,
         closing=closing or threading.Event(),
     )
-    guarded = Guard(_inside(desk), desk, hosts)
-    return prefixed.Prefixed(guarded, prefix) if prefix else guarded
+    guarded = Guard(_inside(app_state), app_state, hosts)
+    return urls.Prefixed(guarded, prefix) if prefix else guarded
 
 
-def _inside(desk: Desk) -> Starlette:
+def _inside(app_state: AppState) -> Starlette:
     parts: tuple[Any, ...] = (
-        FlowPages(desk),
-        FleetPages(desk),
-        Streams(desk),
-        Api(desk),
-        Probes(desk),
-        Actions(desk),
+        FlowPages(app_state),
+        FleetPages(app_state),
+        Streams(app_state),
+        Api(app_state),
+        Probes(app_state),
+        Actions(app_state),
     )
     routes = [route for part in parts for route in part.routes()]
-    said = _Said(desk)
+    said = _Said(app_state)
     return Starlette(
         routes=[
             *routes,
@@ -102,22 +102,22 @@ def _inside(desk: Desk) -> Starlette:
             Mount("/static", StaticFiles(directory=rendering.STATIC)),
         ],
         exception_handlers={HTTPException: said, Exception: said},
-        lifespan=_closing(desk),
+        lifespan=_closing(app_state),
     )
 
 
 class _Said:
     """What is said of a page that cannot be shown."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):  # the guard logs it
-            return errors.page(request, self._desk, 500)
+            return http_errors.page(request, self._state, 500)
         plain = error.detail == HTTPStatus(error.status_code).phrase
         detail = None if plain else error.detail
-        return errors.page(request, self._desk, error.status_code, detail)
+        return http_errors.page(request, self._state, error.status_code, detail)
 
 
 async def _graph_style(request: Request) -> Response:
@@ -125,13 +125,13 @@ async def _graph_style(request: Request) -> Response:
     return PlainTextResponse(drawing.STYLESHEET, media_type="text/css")
 
 
-def _closing(desk: Desk) -> Any:
+def _closing(app_state: AppState) -> Any:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await run_in_threadpool(desk.store.close)
-            await run_in_threadpool(desk.crew.close)
+            await run_in_threadpool(app_state.store.close)
+            await run_in_threadpool(app_state.monitor.close)
 
     return lifespan

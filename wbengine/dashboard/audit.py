@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from wbengine.dashboard import places
+from wbengine.dashboard import urls
 from wbengine.diagnosis.one_line import joined
 from wbengine.views.redaction import Redactor
 
@@ -59,7 +59,7 @@ class Audit:
         """A request did not get to a page, because of what it `said`."""
         if self._is_told():
             because = why if said is None else f"{why} '{self._quoted(said)}'"
-            what = f"{self._quoted(request.method)} {self._quoted(places.path_of(request))}"
+            what = f"{self._quoted(request.method)} {self._quoted(urls.path_of(request))}"
             LOG.warning("%s refused, from %s: %s", what, address(request), because)
 
     def _quoted(self, text: str) -> str:

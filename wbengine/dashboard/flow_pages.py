@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import drawing, exceptions, states
-from wbengine.dashboard import listings, places, possible, refusing, stream, tree
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard import flow_actions, http_errors, listings, stream, tree, urls
+from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed
 from wbengine.views import flow as flows
 from wbengine.views import listing, timeline
@@ -28,14 +28,14 @@ EVENTS: Final = 500
 AGAIN: Final = 2
 
 #: What was done, as the address says after an action; anything else is not shown.
-_TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in possible.ACTIONS.items()}
+_TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in flow_actions.ACTIONS.items()}
 
 
 class FlowPages:
     """Reads what a page shows in a thread of the server's pool: no page waits for another one."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
 
     def routes(self) -> list[Route]:
         one = "/flows/{uuid:uuid}"
@@ -50,9 +50,9 @@ class FlowPages:
         ]
 
     def index(self, request: Request) -> Response:
-        with refusing.refused():
+        with http_errors.refused():
             wanted = listings.Wanted.of(request.query_params)
-            page = self._desk.store.reading(lambda each: wanted.read(each, self._desk.redactor))
+            page = self._state.store.reading(lambda each: wanted.read(each, self._state.redactor))
         words = {
             "here": "/",
             "mark": stream.digest([row.to_dict() for row in page.flows]),
@@ -62,11 +62,11 @@ class FlowPages:
             "wanted": wanted,
         }
         part = request.query_params.get("part")
-        return self._desk.render(request, "_rows.html" if part else "flows.html", words)
+        return self._state.render(request, "_rows.html" if part else "flows.html", words)
 
     def tasks(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
-            under, start = (refusing.whole(request, name) for name in ("under", "start"))
+            under, start = (http_errors.whole(request, name) for name in ("under", "start"))
             state = request.query_params.get("state") or None
             if state is None:
                 return {"table": tree.table(view, under, start), "under": under, "state": None}
@@ -77,7 +77,7 @@ class FlowPages:
 
     def graph(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
-            under = refusing.whole(request, "under")
+            under = http_errors.whole(request, "under")
             picture = drawing.html(
                 view.outline,
                 view,
@@ -101,7 +101,7 @@ class FlowPages:
     def events(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
             after = request.query_params.get("after") or None
-            found = self._desk.store.events(view.uuid, EVENTS, after, latest_first=True)
+            found = self._state.store.events(view.uuid, EVENTS, after, latest_first=True)
             return {"page": found, "after": after}
 
         return self._page(request, "events", words)
@@ -124,8 +124,8 @@ class FlowPages:
         self, request: Request, tab: str, words: Callable[[flows.FlowView], Mapping[str, Any]]
     ) -> Response:
         """A page of one flow; `?part=head` and `?part=body` are what changes while it runs."""
-        with refusing.refused():
-            found = self._desk.store.latest(str(request.path_params["uuid"]))
+        with http_errors.refused():
+            found = self._state.store.latest(str(request.path_params["uuid"]))
             part = request.query_params.get("part")
             if isinstance(found, listing.FlowSummary):
                 return self._summary(request, found, part)
@@ -134,7 +134,7 @@ class FlowPages:
         failed = self._failed(view)
         done = None if failed else _TOLD.get(request.query_params.get("done", ""))
         context = {
-            "actions": possible.of_flow(view, self._desk.runner is not None),
+            "actions": flow_actions.of_flow(view, self._state.runner is not None),
             "failed": failed,
             "here": "/",
             "is_last": view.finished and found.again is None,
@@ -154,11 +154,11 @@ class FlowPages:
         headers = {}
         if part and found.again is not None:  # a page would be loaded again by this, scripts or not
             headers["refresh"] = str(max(1, math.ceil(found.again)))
-        return self._desk.render(request, name, context, headers=headers)
+        return self._state.render(request, name, context, headers=headers)
 
     def _failed(self, view: flows.FlowView) -> Failed | None:
         """The latest command that was started for the flow from a page, if it failed."""
-        runner = self._desk.runner
+        runner = self._state.runner
         failed = None if runner is None else runner.failed(view.uuid)
         if failed is not None and failed.was_suspended and view.state == states.SUSPENDED:
             return None  # as somebody wished
@@ -170,7 +170,7 @@ class FlowPages:
             raise HTTPException(503, "The flow is being read.")
         words = {"here": "/", "row": view.row, "view": view}
         headers = {"refresh": str(AGAIN)}
-        return self._desk.render(request, "summary.html", words, headers=headers)
+        return self._state.render(request, "summary.html", words, headers=headers)
 
     def _atom_page(self, request: Request, view: flows.FlowView, uuid: str | None) -> str:
-        return places.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""
+        return urls.href(request, f"/flows/{view.uuid}/atoms/{uuid}") if uuid else ""

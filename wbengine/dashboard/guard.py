@@ -13,8 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wbengine.dashboard import errors, places, policy
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard import http_errors, policy, urls
+from wbengine.dashboard.app_state import AppState
 
 __all__ = ["Guard"]
 
@@ -33,9 +33,9 @@ class Guard:
     nobody expected becomes a page without details; the log has them, with what is secret masked.
     """
 
-    def __init__(self, app: ASGIApp, desk: Desk, hosts: Collection[str] | None) -> None:
+    def __init__(self, app: ASGIApp, app_state: AppState, hosts: Collection[str] | None) -> None:
         self._app = app
-        self._desk = desk
+        self._state = app_state
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,17 +53,21 @@ class Guard:
         except Exception as error:
             self._log(error)
             if visit.status is None:
-                await errors.page(request, self._desk, 500)(scope, receive, visit.send)
+                await http_errors.page(request, self._state, 500)(scope, receive, visit.send)
             elif visit.status != 500:
                 raise ConnectionError("the answer broke off") from None
 
     async def _refusal(self, request: Request, visit: _Visit) -> ASGIApp | None:
-        sessions, path, audit = self._desk.sessions, places.path_of(request), self._desk.audit
+        sessions, path, audit = (
+            self._state.sessions,
+            urls.path_of(request),
+            self._state.audit,
+        )
         if not policy.host_is_known(request.headers, self._hosts):
             audit.turned_away(
                 request, "the dashboard is not known as", request.headers.get("host", "")
             )
-            return errors.page(request, self._desk, 421)
+            return http_errors.page(request, self._state, 421)
         if path in _OPEN or path.startswith(_STATIC):
             visit.static = path.startswith(_STATIC)
             known = True
@@ -77,28 +81,30 @@ class Guard:
         if not known:
             if "authorization" in request.headers or request.method == "POST":
                 audit.turned_away(request, "it does not show the token")
-            return errors.page(request, self._desk, 401)
+            return http_errors.page(request, self._state, 401)
         if request.method not in ("GET", "HEAD", "POST"):
-            return errors.page(request, self._desk, 405)
+            return http_errors.page(request, self._state, 405)
         if request.method == "POST" and not policy.is_of_our_pages(request.headers):
             origin = request.headers.get("origin", "")
             audit.turned_away(request, "it is of no page of ours, but of", origin)
-            return errors.page(request, self._desk, 403, "This did not come from our own pages.")
+            return http_errors.page(
+                request, self._state, 403, "This did not come from our own pages."
+            )
         return None
 
     def _exchanged(self, request: Request, token: str) -> ASGIApp:
         """A token in an address becomes a cookie, and leaves the address."""
-        if not self._desk.sessions.accepts(token):
-            self._desk.audit.turned_away(request, "this is not the token")
-            return errors.page(request, self._desk, 401, "This is not the token.")
+        if not self._state.sessions.accepts(token):
+            self._state.audit.turned_away(request, "this is not the token")
+            return http_errors.page(request, self._state, 401, "This is not the token.")
         left = [each for each in request.query_params.multi_items() if each[0] != "token"]
         # Two slashes at the beginning would be the name of another host.
-        where = places.href(request, "/" + places.path_of(request).lstrip("/"))
-        return self._desk.admit(request, f"{where}?{urlencode(left)}" if left else where)
+        where = urls.href(request, "/" + urls.path_of(request).lstrip("/"))
+        return self._state.admit(request, f"{where}?{urlencode(left)}" if left else where)
 
     def _log(self, error: Exception) -> None:
         told = "".join(traceback.format_exception(error))
-        LOG.error("A page broke: %s", self._desk.redactor.text(told))
+        LOG.error("A page broke: %s", self._state.redactor.text(told))
 
 
 class _Visit:

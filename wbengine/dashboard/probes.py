@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from wbengine import exceptions
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard.app_state import AppState
 from wbengine.telemetry import metrics
 from wbengine.views import queues
 
@@ -18,8 +18,8 @@ __all__ = ["Probes"]
 class Probes:
     """`/livez` and `/readyz` answer anybody, and tell no more than that."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
 
     def routes(self) -> list[Route]:
         return [
@@ -35,21 +35,21 @@ class Probes:
     def ready(self, request: Request) -> Response:
         """503 while the store cannot be read."""
         try:
-            self._desk.store.check()
+            self._state.store.check()
         except exceptions.StorageFailure:
             return JSONResponse({"schema": "wbengine/health/1", "ok": False}, 503)
         return JSONResponse({"schema": "wbengine/health/1", "ok": True})
 
     def metrics(self, request: Request) -> Response:
         """What Prometheus scrapes: the workers and queues of the fleet, and this process."""
-        crew = self._desk.crew
-        depths = self._queues if crew.is_known else None
+        monitor = self._state.monitor
+        depths = self._queues if monitor.is_known else None
         try:
-            text, kind = metrics.render(metrics.FleetCollector(crew.seen, depths))
+            text, kind = metrics.render(metrics.FleetCollector(monitor.seen, depths))
         except ImportError as error:
             raise HTTPException(501, str(error)) from error
         return Response(text, headers={"content-type": kind})
 
     def _queues(self) -> list[tuple[str, int]]:
-        found = self._desk.crew.queues()
+        found = self._state.monitor.queues()
         return [(queue.name, queue.messages) for queue in found if queue.kind == queues.REQUESTS]

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from wbengine.dashboard import keeping
+from wbengine.dashboard import cache
 from wbengine.persistence import base as persistence
 from wbengine.views import flow as flows
 from wbengine.views import history, listing, redaction, watcher
@@ -40,13 +40,13 @@ class Store:
         self,
         backend: persistence.Backend,
         redactor: redaction.Redactor,
-        offered: keeping.Offered = _nobody_knows,
+        offered: cache.Offered = _nobody_knows,
     ) -> None:
         self._backend = backend
         self._redactor = redactor
         self._offered = offered
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, keeping.Kept] = OrderedDict()
+        self._known: OrderedDict[str, cache.ViewCache] = OrderedDict()
 
     @property
     def backend(self) -> persistence.Backend:
@@ -66,9 +66,9 @@ class Store:
 
         :raises NotFound: it is not kept.
         """
-        return self._asked(uuid, keeping.Kept.fresh)
+        return self._asked(uuid, cache.ViewCache.fresh)
 
-    def latest(self, uuid: str) -> keeping.Latest | listing.FlowSummary:
+    def latest(self, uuid: str) -> cache.Latest | listing.FlowSummary:
         """A flow as it is now; a huge one as it was a moment ago, or a summary of it until it
         was read.  What is newer is begun to be read.
 
@@ -76,11 +76,11 @@ class Store:
         """
         return self._asked(uuid, lambda kept: self._latest(uuid, kept))
 
-    def _latest(self, uuid: str, kept: keeping.Kept) -> keeping.Latest | listing.FlowSummary:
+    def _latest(self, uuid: str, kept: cache.ViewCache) -> cache.Latest | listing.FlowSummary:
         if kept.is_made:
             return kept.latest()
         if self.reading(lambda each: listing.size(each, uuid)) <= HUGE:
-            return keeping.Latest(kept.fresh())
+            return cache.Latest(kept.fresh())
         kept.begin()
         return self.reading(lambda each: listing.summary(each, uuid, self._redactor))
 
@@ -89,14 +89,14 @@ class Store:
 
         :raises NotFound: it is not kept.
         """
-        return self._asked(uuid, keeping.Kept.look)[1]
+        return self._asked(uuid, cache.ViewCache.look)[1]
 
     def redactor(self, uuid: str) -> redaction.Redactor:
         """What knows the secrets of a flow, as it is now.
 
         :raises NotFound: it is not kept.
         """
-        return self._asked(uuid, keeping.Kept.look)[0]
+        return self._asked(uuid, cache.ViewCache.look)[0]
 
     def events(
         self, uuid: str, limit: int, after: str | None = None, *, latest_first: bool = False
@@ -119,12 +119,12 @@ class Store:
             self._backend, uuid, redactor=redactor, cursor=cursor, knows_secrets=cursor is not None
         )
 
-    def _asked(self, uuid: str, ask: Callable[[keeping.Kept], _T]) -> _T:
+    def _asked(self, uuid: str, ask: Callable[[cache.ViewCache], _T]) -> _T:
         with self._lock:
             kept = self._known.get(uuid)
             if kept is None:
                 found = watcher.FlowRecords(self._backend, uuid, self._redactor)
-                kept = self._known[uuid] = keeping.Kept(found, self._offered)
+                kept = self._known[uuid] = cache.ViewCache(found, self._offered)
             self._known.move_to_end(uuid)
         try:
             answer = ask(kept)

@@ -83,7 +83,7 @@ class Site:
         )
 
     @property
-    def ticket(self) -> str:
+    def login_url(self) -> str:
         """The address with the token in it: what lets a browser in."""
         return self.address if self._token is None else f"{self.address}?token={self._token}"
 
@@ -139,13 +139,13 @@ def serve(
     site = Site(backend, **options)
 
     def begun() -> None:
-        (ready or _print)(site.ticket)
+        (ready or _print)(site.login_url)
         if open_browser:
-            webbrowser.open(site.ticket)
+            webbrowser.open(site.login_url)
 
     site.run(begun)
 
 
-def _print(ticket: str) -> None:
-    sys.stderr.write(f"Dashboard: {ticket}\n")
+def _print(url: str) -> None:
+    sys.stderr.write(f"Dashboard: {url}\n")
     sys.stderr.flush()

@@ -20,8 +20,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from wbengine import exceptions, states
-from wbengine.dashboard import listings, refusing
-from wbengine.dashboard.desk import Desk
+from wbengine.dashboard import http_errors, listings
+from wbengine.dashboard.app_state import AppState
 from wbengine.drawing import styles
 from wbengine.views import fleet, watcher
 
@@ -60,8 +60,8 @@ def _nothing() -> None:
 class Streams:
     """Streams of changes.  Each looks for itself, in threads; nobody waits for a slow reader."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, app_state: AppState) -> None:
+        self._state = app_state
         self._open = 0
 
     def routes(self) -> list[Route]:
@@ -82,20 +82,20 @@ class Streams:
 
     async def flows(self, request: Request) -> Response:
         """That the list of flows has changed."""
-        with refusing.refused():
+        with http_errors.refused():
             wanted = listings.Wanted.of(request.query_params)
-        desk = self._desk
+        app_state = self._state
 
         def look() -> Any:
-            page = desk.store.reading(lambda each: wanted.read(each, desk.redactor))
+            page = app_state.store.reading(lambda each: wanted.read(each, app_state.redactor))
             return [row.to_dict() for row in page.flows]
 
         return self._answer(self._changes(request, look))
 
     async def workers(self, request: Request) -> Response:
         """That workers came, went, or do something else."""
-        crew = self._desk.crew
-        return self._answer(self._changes(request, lambda: [doing(w) for w in crew.workers()]))
+        monitor = self._state.monitor
+        return self._answer(self._changes(request, lambda: [doing(w) for w in monitor.workers()]))
 
     async def _of_flow(
         self,
@@ -103,14 +103,14 @@ class Streams:
         tell: Callable[[list[watcher.Event], str | None], Iterable[ServerSentEvent]],
     ) -> Response:
         uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
-        with refusing.refused():
+        with http_errors.refused():
             watch, first = await run_in_threadpool(self._begin, uuid, cursor)
         return self._answer(self._turns(watch, first, tell), watch.close)
 
     def _begin(
         self, uuid: str, cursor: str | None
     ) -> tuple[watcher.FlowWatcher, list[watcher.Event]]:
-        watch = self._desk.store.watch(uuid, cursor)
+        watch = self._state.store.watch(uuid, cursor)
         try:
             return watch, watch.turn()
         except BaseException:
@@ -123,7 +123,7 @@ class Streams:
         events: list[watcher.Event],
         tell: Callable[[list[watcher.Event], str | None], Iterable[ServerSentEvent]],
     ) -> AsyncIterator[ServerSentEvent]:
-        while not self._desk.closing.is_set():
+        while not self._state.closing.is_set():
             if events:
                 for told in tell(events, watch.cursor):
                     yield told
@@ -141,7 +141,7 @@ class Streams:
         self, request: Request, look: Callable[[], Any]
     ) -> AsyncIterator[ServerSentEvent]:
         known = _cursor(request)
-        while not self._desk.closing.is_set():
+        while not self._state.closing.is_set():
             try:
                 seen = digest(await run_in_threadpool(look))
             except (*_FAILURES, exceptions.NotFound) as error:
@@ -174,11 +174,11 @@ class Streams:
     async def _rest(self, seconds: float) -> None:
         """Do nothing for so long, or until the server is about to end."""
         end = time.monotonic() + seconds
-        while not self._desk.closing.is_set() and (left := end - time.monotonic()) > 0:
+        while not self._state.closing.is_set() and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _NAP))
 
     def _log(self, error: Exception) -> None:
-        LOG.warning("a stream waits: %s", self._desk.redactor.text(str(error)))
+        LOG.warning("a stream waits: %s", self._state.redactor.text(str(error)))
 
 
 class _Counted(EventSourceResponse):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wbengine.views.fleet import Fleet, WorkerView
     from wbengine.views.queues import QueueView
 
-__all__ = ["Crew", "Seen"]
+__all__ = ["WorkerMonitor", "Seen"]
 
 #: Seconds for which an answer is good enough, and for which it is waited.
 FRESH: Final = 1.5
@@ -29,7 +29,7 @@ AGAIN: Final = 10.0
 _LEAVING: Final = frozenset({life.DRAINING, life.DEAD})
 
 
-class Crew:
+class WorkerMonitor:
     """A fleet that is opened by the first who wants to see it.  Thread-safe, and blocks."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Crew:
             now = time.monotonic()
             if now - self._tried >= AGAIN:
                 self._tried = now
-                threading.Thread(target=self._settle, name="wbengine-crew", daemon=True).start()
+                threading.Thread(target=self._settle, name="wbengine-monitor", daemon=True).start()
         return None
 
     def _settle(self) -> None:

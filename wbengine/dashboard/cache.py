@@ -12,7 +12,7 @@ from wbengine.views import history, redaction
 from wbengine.views.flow import on_workers
 from wbengine.views.watcher import FlowRecords
 
-__all__ = ["Kept", "Latest", "Offered"]
+__all__ = ["ViewCache", "Latest", "Offered"]
 
 #: A view that takes more seconds than this to make is not waited for, where an older one will do.
 DEAR: Final = 0.25
@@ -40,7 +40,7 @@ class Latest(NamedTuple):
     again: float | None = None
 
 
-class Kept:
+class ViewCache:
     """Thread-safe; what blocks says so."""
 
     def __init__(self, records: FlowRecords, offered: Offered) -> None:

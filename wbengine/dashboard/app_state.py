@@ -11,26 +11,26 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from wbengine.dashboard import places, rendering
+from wbengine.dashboard import rendering, urls
 from wbengine.dashboard.audit import Audit
-from wbengine.dashboard.crew import Crew
 from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
+from wbengine.dashboard.worker_monitor import WorkerMonitor
 from wbengine.views import redaction
 
-__all__ = ["Desk"]
+__all__ = ["AppState"]
 
 
 @dataclass(frozen=True)
-class Desk:
+class AppState:
     """Where pages find what they show, and what they may do.
 
     `runner` is None where no flow can be started from here.  Streams end when `closing` is set.
     """
 
     store: Store
-    crew: Crew
+    monitor: WorkerMonitor
     sessions: Sessions
     redactor: redaction.Redactor
     audit: Audit
@@ -56,7 +56,7 @@ class Desk:
             "allow_actions": self.allow_actions,
             "asset": functools.partial(_asset, request),
             "form_token": self.sessions.form_token(cookie) if cookie else "",
-            "href": functools.partial(places.href, request),
+            "href": functools.partial(urls.href, request),
             "nonce": request.scope.get("state", {}).get("nonce", ""),
             "shows_values": self.redactor.show_values,
             "told": None,
@@ -78,7 +78,7 @@ class Desk:
         answer.set_cookie(
             self.sessions.cookie,
             cookie,
-            path=places.href(request, "/"),
+            path=urls.href(request, "/"),
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",
@@ -86,4 +86,4 @@ class Desk:
 
 
 def _asset(request: Request, name: str) -> str:
-    return places.href(request, f"/static/{name}", v=rendering.asset_version(name))
+    return urls.href(request, f"/static/{name}", v=rendering.asset_version(name))
