@@ -1,7 +1,7 @@
 """All that flows and workers need, in one process and one folder, to try things.
 
-with DevServer("orders") as shop:
-    print(shop.url, shop.persistence, shop.login_url)
+with DevServer("orders") as server:
+    print(server.url, server.persistence, server.login_url)
 """
 
 from __future__ import annotations
