@@ -67,7 +67,7 @@ def say_behind_ctrl_c(line: str) -> None:
 
 
 class Redactor(Protocol):
-    """What hides secrets in texts: `views.masking.Redactor`."""
+    """What hides secrets in texts: `views.redaction.Redactor`."""
 
     def text(self, text: str, /) -> str: ...
 
