@@ -8,9 +8,9 @@ from typing import Final
 
 from wbengine.persistence import models
 
-__all__ = ["Changes", "is_number"]
+__all__ = ["Changes", "turn_in"]
 
-#: The number of a turn, or of a byte, has no more digits.
+#: The number of a turn has no more digits.
 _MOST_DIGITS: Final = 20
 
 
@@ -58,6 +58,10 @@ class Changes:
         return known
 
 
-def is_number(text: str) -> bool:
-    """Whether a part of a cursor can be one that a store told."""
-    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit()
+def turn_in(cursor: str | None, name: str, latest: int) -> int | None:
+    """The turn that was seen last, by a cursor `NAME.TURN`; None: it is none of the flow that the
+    store calls `name`, and has written `latest` as its last turn.
+    """
+    told, _, turn = (cursor or "").partition(".")
+    is_number = len(turn) <= _MOST_DIGITS and turn.isascii() and turn.isdigit()
+    return int(turn) if told == name and is_number and int(turn) <= latest else None

@@ -99,10 +99,7 @@ class KeptFlow:
 
     def since(self, cursor: str | None) -> int | None:
         """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
-        name, _, turn = (cursor or "").partition(".")
-        if name != self._name or not changes.is_number(turn) or int(turn) > self._turn:
-            return None
-        return int(turn)
+        return changes.turn_in(cursor, self._name, self._turn)
 
     def begin_turn(self) -> None:
         """What changes from now on is of the next turn."""

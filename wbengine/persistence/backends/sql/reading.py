@@ -12,7 +12,7 @@ from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.persistence.backends.sql.rows import Row
 from wbengine.persistence.backends.sql.statements import Statements
-from wbengine.persistence.changes import is_number
+from wbengine.persistence.changes import turn_in
 
 __all__ = [
     "atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "latest_turn", "lease",
@@ -100,10 +100,10 @@ def changes(connection: sa.Connection, uuid: str, since: str | None) -> base.Cha
     latest = latest_turn(connection, uuid)
     name = f"{row['id']}-{row['birth']}"
     cursor, detail = f"{name}.{latest}", _flow(connection, row, lazy=True)
-    told, _, turn = (since or "").partition(".")
-    if told != name or not is_number(turn) or int(turn) > latest:  # it is no cursor of this flow
+    seen = turn_in(since, name, latest)
+    if seen is None:
         return base.Changes(cursor, True, detail, list(_intact(_atoms(connection, uuid))))
-    after = {"uuid": uuid, "since": int(turn)}
+    after = {"uuid": uuid, "since": seen}
     found = [_atom(changed) for changed in _rows(connection, _ATOMS_SINCE, **after)]
     items: dict[str, list[models.ItemDetail]] = {}
     for each in found:
