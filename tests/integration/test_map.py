@@ -417,6 +417,19 @@ def test_a_map_is_the_source_of_a_decider(near: Kind) -> None:
     assert engine.storage.get_atom_state("after") == states.IGNORE
 
 
+def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
+    """As any atom."""
+
+    def decider(history: Any) -> bool:
+        raise LookupError("who?")
+
+    first, mapped = Plain("first"), fan(tasks.Square())
+    flow = graph_flow.Flow("f").add(first, mapped).link(first, mapped, decider=decider)
+    engine = engines.load(flow, store={"items": [2, 3]})
+    finish(engine, LookupError)
+    assert engine.storage.record("m").items is None
+
+
 # -- telling -----------------------------------------------------------------------------------
 
 

@@ -160,6 +160,16 @@ def test_a_failure_of_the_failed_attempt_is_forgotten_when_the_next_begins() -> 
     assert log[-2:] == ["-b(b)", "-a(b)"] or log[-2:] == ["-a(b)", "-b(b)"]
 
 
+def test_decider_of_a_flow_that_raises_fails_the_flow_and_nothing_in_it_runs() -> None:
+    log: list[str] = []
+    first, inner = Noted("first", log), LINE("in").add(Noted("x", log), Noted("y", log))
+    flow = graph_flow.Flow("f").add(first, inner)
+    engine = engines.load(flow.link(first, inner, decider=lambda history: 1 // 0))
+    with pytest.raises(ZeroDivisionError):
+        engine.run()
+    assert "+x" not in log and ends(engine, "first") == [GONE]
+
+
 # -- retries that fail themselves ----------------------------------------------------------------
 
 

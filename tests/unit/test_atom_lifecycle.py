@@ -174,6 +174,18 @@ class Inner(task.Task):
         pass
 
 
+def test_a_map_without_its_arguments_is_born_dead() -> None:
+    """As any task."""
+    bench = Bench(task.Map(Inner("i"), name="m"))
+    assert bench.begin("m") is None
+    ((call, outcome),) = bench.life.take_failed_before_submit()
+    assert "'m' cannot execute" in outcome.value.exception_str
+    assert bench.life.finish(call, outcome) == states.FAILURE
+    assert bench.begin("m", invocation.REVERT) is None
+    ((_, undone),) = bench.life.take_failed_before_submit()
+    assert undone.value is None
+
+
 # What an earlier run left -----------------------------------------------------------------------
 
 

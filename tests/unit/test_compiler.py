@@ -111,6 +111,12 @@ def test_a_flow_inside_itself() -> None:
         compile(outer)
 
 
+@pytest.mark.parametrize("rubbish", [None, 3, "flow", Step])
+def test_what_is_neither_flow_nor_task_is_refused(rubbish: Any) -> None:
+    with pytest.raises(exceptions.NotAFlow):
+        compile(rubbish)
+
+
 # -- arguments: which atoms provide them is compared with a definition in tests/property
 
 

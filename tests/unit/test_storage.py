@@ -54,6 +54,14 @@ def test_atoms_get_records_once() -> None:
     assert len(store.flow_detail) == 2
 
 
+def test_states_and_intentions_are_kept() -> None:
+    """As they are set."""
+    store = made(One("a"))
+    store.set_atom_state("a", states.RUNNING)
+    store.set_atom_intention("a", states.REVERT)
+    assert (store.get_atom_state("a"), store.get_atom_intention("a")) == ("RUNNING", "REVERT")
+
+
 # -- results -----------------------------------------------------------------------------------
 
 
