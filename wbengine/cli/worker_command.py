@@ -244,13 +244,12 @@ def _leave(worker: Any, back: threading.Event) -> None:
 def _exit(code: int = _FAILED) -> NoReturn:
     """At once: threads that were given up would be waited for."""
     logging.shutdown()
-    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+    if "multiprocessing.forkserver" in sys.modules:
         # Where its children met; nobody else removes it then.
-        folder = getattr(processes.current_process(), "_config", {}).get("tempdir")
-        if folder is not None:
-            import shutil
+        import shutil
+        from multiprocessing import util
 
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
     os._exit(code)
 
 

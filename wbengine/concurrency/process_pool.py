@@ -76,6 +76,7 @@ class ProcessPool(pools.Pool):
       that a call left behind logs between two calls comes with the next one.
     - Children are never forks of this process (forkserver, else spawn): the module `__main__` is
       imported under another name, as with `multiprocessing`, so scripts need their main guard.
+      What the fork server imports beforehand (`multiprocessing.set_forkserver_preload`) is ours.
       They get the environment as it is when they start, do not react to SIGINT and SIGTERM (the
       parent decides), and end when the parent does, even in the middle of a call.
 
@@ -488,10 +489,7 @@ def _context() -> mp_context.BaseContext:
     # Not on top: some platforms have none.
     from multiprocessing import forkserver
 
-    server = forkserver._forkserver
-    # A list that the program asked for itself stays.
-    if getattr(server, "_preload_modules", None) == ["__main__"]:
-        forkserver.set_forkserver_preload(["__main__", *PRELOAD])
+    forkserver.set_forkserver_preload(["__main__", *PRELOAD])
     return multiprocessing.get_context("forkserver")
 
 
