@@ -140,6 +140,44 @@ def test_only_a_retry_that_was_handed_out_is_postponed() -> None:
     assert run.take() == ""
 
 
+def test_a_retry_that_was_overridden_in_its_turn_is_undone_rather_than_postponed() -> None:
+    run = Run(UNORDERED("f").add(LINEAR("in", control("r")).add(Step("a")), Step("x")))
+    assert run.take() == "execute: r x"
+    run.ok("r")
+    assert run.take() == "execute: a"
+    assert run.failed("a")
+    run.apply(states.RETRY, "r")
+    assert run.take() == "revert: a"
+    run.reverted("a")
+    assert run.take() == "retry: r"
+    run.failed("x")
+    run.apply(states.REVERT)
+    run.scheduler.postpone(run.id["r"])
+    assert run.scheduler.in_flight == 0
+    assert run.take() == "revert: r x"
+
+
+def test_a_vote_that_was_called_off() -> None:
+    a, b, x = steps("a", "b", "x")
+    run = Run(GRAPH("f").add(a, b, x).link(a, b, decider=decider))
+    run.take()
+    run.ok("a")
+    assert run.take() == "votes: b"
+    run.failed("x")
+    run.apply(states.REVERT)
+    assert not run.failed("b")
+    run.scheduler.approve(run.id["b"])
+    assert run.take() == "revert: a x"
+
+
+@pytest.mark.parametrize("retrying", [("RETRYING", "EXECUTE"), (RUNNING, "RETRY")])
+def test_a_retry_that_was_about_to_run_again(retrying: tuple[str, str]) -> None:
+    saved = {"a": (SUCCESS, "EXECUTE"), "r1": retrying, "b": ("REVERTED", "REVERT")}
+    run = Run(subflows(), saved)
+    assert run.take() == "execute: x; retry: r1"
+    assert run.reset("r1") == "b"
+
+
 def test_a_new_atom_before_those_that_ran() -> None:
     saved = {"b": (RUNNING, "EXECUTE"), "c": (SUCCESS, "EXECUTE")}
     run = Run(LINEAR("f").add(*steps("new", "b", "c", "d")), saved)
