@@ -63,7 +63,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     # engines
     "wbengine.engines": (5, ""),
     "wbengine.engines.worker_based.engine": (5, ""),
-    "wbengine.engines.worker_based.engine_side.lineage": (5, ""),
+    "wbengine.engines.worker_based.engine_side.resume": (5, ""),
     # services
     "wbengine.listeners": (6, ""),
     "wbengine.formatters": (6, ""),

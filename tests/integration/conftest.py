@@ -8,13 +8,13 @@ import pytest
 
 from tests.support import eaters
 from tests.support.redis_ends import Both, End
-from wbengine.transports import _redis_bell
+from wbengine.transports import _redis_wait
 
 
 @pytest.fixture
 def patient(monkeypatch):
     """Nobody polls before a minute is over: what comes sooner came by itself."""
-    monkeypatch.setattr(_redis_bell, "POLL", 60)
+    monkeypatch.setattr(_redis_wait, "POLL", 60)
 
 
 @pytest.fixture

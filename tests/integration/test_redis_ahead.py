@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.redis_ends import SOON
 from tests.support.workers import until
-from wbengine.transports import _redis_bell, _redis_scripts
+from wbengine.transports import _redis_scripts, _redis_wait
 from wbengine.transports._redis_link import LOST
 
 TAKE = _redis_scripts.TAKE.digest
@@ -203,7 +203,7 @@ def test_waiting_consumer_survives_a_server_that_forgot_everything(
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         if lost == "everything":
             with monkeypatch.context() as impatient:  # who waits finds it out by looking himself
-                impatient.setattr(_redis_bell, "POLL", 1)
+                impatient.setattr(_redis_wait, "POLL", 1)
                 taker.nothing_comes()
                 client.flushdb()
                 until(lambda: taker.nothing_comes() or client.exists("wbe:{ex}:c"))
@@ -251,7 +251,7 @@ def test_a_wait_that_the_server_ends_with_an_error(redis_server, ends, redis_url
 
 def test_a_server_that_refuses_meanwhile_is_told_of(redis_server, ends, redis_url, monkeypatch):
     """A wait that ends where nothing may be taken."""
-    monkeypatch.setattr(_redis_bell, "POLL", 1)
+    monkeypatch.setattr(_redis_wait, "POLL", 1)
     taker, sender = own(ends()), ends()
     taker.nothing_comes()
     with redis_server.client() as client:

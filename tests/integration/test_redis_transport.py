@@ -19,7 +19,7 @@ from tests.support import brokers, server_kinds, tcp_proxy
 from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
 from wbengine import exceptions
-from wbengine.transports import _redis_bell, resolve
+from wbengine.transports import _redis_wait, resolve
 from wbengine.transports import redis as transport
 from wbengine.transports._redis_link import LOST, Link, Place
 
@@ -169,13 +169,13 @@ def _raw(end, body):
 
 
 def test_waiting_asks_for_little(redis_url, redis_server, ends, monkeypatch):
-    monkeypatch.setattr(_redis_bell, "POLL", 0.2)
+    monkeypatch.setattr(_redis_wait, "POLL", 0.2)
     taker = ends().queue("q", "k").consume("q")
     with redis_server.client() as client:
         taker.nothing_comes(0.3)
         before, began = client.info("stats")["total_commands_processed"], time.monotonic()
         taker.nothing_comes(0.8)
-        looks = 1 + (time.monotonic() - began) / _redis_bell.POLL
+        looks = 1 + (time.monotonic() - began) / _redis_wait.POLL
         after = client.info("stats")["total_commands_processed"]
     # Commands within scripts count; and now and then there is a look for the dead.
     assert after - before < 40 * looks

@@ -27,7 +27,7 @@ from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import outgoing
-from wbengine.engines.worker_based.engine_side import lineage
+from wbengine.engines.worker_based.engine_side import resume
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.persistence import models
 
@@ -415,13 +415,13 @@ def test_a_flow_remembers_where_it_was_run(tmp_path: Path) -> None:
     with workers.worker_in_thread(url, tasks):
         engine = engines.load(tasks.wide(), store=store, engine="worker-based", url=url)
         engine.run()
-        noted = engine.storage.flow_meta[lineage.KEY]
+        noted = engine.storage.flow_meta[resume.KEY]
         (digest,) = noted["ledgers"]
         assert noted["executor"] is None and digest.startswith("memory-")
-        engine.storage.flow_meta[lineage.KEY] = {**noted, "ledgers": ["another"]}
+        engine.storage.flow_meta[resume.KEY] = {**noted, "ledgers": ["another"]}
         engine.reset()
         engine.run()
-        assert engine.storage.flow_meta[lineage.KEY]["ledgers"] == [digest]
+        assert engine.storage.flow_meta[resume.KEY]["ledgers"] == [digest]
 
 
 def test_which_requests_have_ended() -> None:
@@ -430,16 +430,16 @@ def test_which_requests_have_ended() -> None:
     record = models.TaskDetail("a", "atom")
     flow.add(record)
     record.attempt, record.state = 2, states.RUNNING
-    assert list(lineage.ended(flow)) == [
+    assert list(resume.ended(flow)) == [
         invocation.request_id("atom", action, 1) for action in ("execute", "revert")
     ]
     record.state = states.SUCCESS
-    assert len(list(lineage.ended(flow))) == 4
+    assert len(list(resume.ended(flow))) == 4
     record.attempt, record.state = 1, states.RUNNING
     record.items = models.Items(1, ["x", "y"])
     record.items[1].put(states.SUCCESS, 1)
-    assert invocation.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
-    assert invocation.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))
     record.state = states.PENDING  # suspended in the middle, it goes on under the same number
-    assert invocation.request_id("atom", "execute", 1, 1) in set(lineage.ended(flow))
-    assert invocation.request_id("atom", "execute", 1, 0) not in set(lineage.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 1) in set(resume.ended(flow))
+    assert invocation.request_id("atom", "execute", 1, 0) not in set(resume.ended(flow))

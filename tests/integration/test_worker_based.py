@@ -387,7 +387,7 @@ def test_a_full_disk_delays_answers_but_loses_none(
         running.start()
         until(started.exists)
         with monkeypatch.context() as patch:
-            patch.setattr("wbengine.transports._spares.Spares._write", full)
+            patch.setattr("wbengine.transports._files.Spares._write", full)
             release.touch()
             until(lambda: len(refused) > 5)
             assert running.is_alive()

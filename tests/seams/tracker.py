@@ -16,11 +16,12 @@ from wbengine import invocation
 from wbengine._clock import Clock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import hearing, roster
+from wbengine.engines.worker_based.discovery import finder, roster
+from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
-from wbengine.engines.worker_based.requests import ledger_rows, options, recovery, tracked, tracker
+from wbengine.engines.worker_based.requests import options, recovery, tracked, tracker
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
@@ -274,7 +275,7 @@ class Tracker:
         self._clock = clock
         self._do, self._say, self._lost = do, say, lost
         self._ledger = ledger
-        self._rows = ledger_rows.Rows(ledger, expiry) if ledger is not None else None
+        self._rows = ledger_writer.Rows(ledger, expiry) if ledger is not None else None
         self._finder = types.ProxyWorkerFinder(
             name,
             self,
@@ -536,8 +537,8 @@ class Tracker:
 
 def seconds_between_questions(workers: int, period: float, *, hurry: bool) -> float:
     """How long an engine that knows so many workers asks none of them."""
-    pace = max(period, types.SECONDS_PER_WORKER * workers)
-    return pace if hurry else types.AT_EASE * pace
+    pace = max(period, finder.SECONDS_PER_WORKER * workers)
+    return pace if hurry else finder.AT_EASE * pace
 
 
 @contextlib.contextmanager
@@ -699,7 +700,7 @@ DEFECTS: Final[dict[str, tuple[tuple[Any, str, Callable[[Any], Any]], ...]]] = {
     "every-end-counts": ((TrackedRequest, "refusal", _late_failure),),
     "silence-counts-always": (
         (types.ProxyWorkerFinder, "_forgive", _no_grace),
-        (hearing.Hearing, "is_deaf", _deaf),
+        (finder.Hearing, "is_deaf", _deaf),
     ),
     "beats-cost-all": ((recovery.Recovery, "on_ids", _looks_at_all),),
 }

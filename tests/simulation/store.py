@@ -46,7 +46,7 @@ class Atom:
 
 @dataclass
 class Flow:
-    """`epoch` is that of its latest lease.  `known`: what `lineage` notes of its executors."""
+    """`epoch` is that of its latest lease.  `known`: what `resume` notes of its executors."""
 
     name: str
     atoms: list[Atom] = field(default_factory=list)

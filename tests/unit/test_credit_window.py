@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from wbengine.transports._credit_window import CreditWindow
+from wbengine.transports._channel import CreditWindow
 from wbengine.transports._store import Taken
 
 TAKEN = Taken("q", None, b"", False)

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.finding import Message, World
 from wbengine import task
 from wbengine.engines.worker_based import types
-from wbengine.engines.worker_based.discovery import clocks
+from wbengine.engines.worker_based.discovery import finder
+from wbengine.engines.worker_based.discovery import finder as finders
 from wbengine.engines.worker_based.messages import envelope as env
 
 
@@ -246,7 +247,7 @@ def test_without_expiry_nobody_is_lost(expiry: float | None) -> None:
 def test_nobody_can_ask_to_be_waited_for_forever() -> None:
     world = World()
     world.hear("w1", period=1e9)
-    world.live(3 * types.MOST_PERIOD + 10)
+    world.live(3 * finders.MOST_PERIOD + 10)
     assert world.names == set()
 
 
@@ -617,7 +618,7 @@ def test_a_broker_that_was_away_for_a_moment_is_noticed() -> None:
     assert world.finder.missed(start, start + 3) == 2.0
     # What became of everything is of interest now.
     world.finder.maybe_publish()
-    world.clock.advance(types.URGENT)
+    world.clock.advance(finders.URGENT)
     assert world.finder.maybe_publish() and world.finder.next_due() == start + 5
 
 
@@ -625,11 +626,11 @@ def test_while_it_is_urgent_workers_are_asked_often() -> None:
     world = World()
     world.hear("w1")
     world.finder.maybe_publish()
-    world.clock.advance(types.URGENT)
+    world.clock.advance(finders.URGENT)
     assert not world.finder.maybe_publish()
     world.finder.urgent = True
     assert world.finder.maybe_publish()
-    assert world.finder.next_due() == world.clock.monotonic() + types.URGENT
+    assert world.finder.next_due() == world.clock.monotonic() + finders.URGENT
 
 
 def test_what_was_missed_is_counted_once() -> None:
@@ -673,9 +674,9 @@ def test_a_clock_that_differs_is_named_once(caplog: pytest.LogCaptureFixture) ->
     now = world.clock.time()
     world.hear("w1", **{env.WBE_TIME: now + 1000})
     assert not caplog.records  # where there is a ledger nobody looks
-    world.finder.clocks = clocks.Clocks(world.finder.missed)
+    world.finder.clocks = finder.Clocks(world.finder.missed)
     world.echo()
-    world.hear("w1", **{env.WBE_TIME: now + clocks.MOST})
+    world.hear("w1", **{env.WBE_TIME: now + finder.MOST_APART})
     world.hear("w2", **{env.WBE_TIME: "noon"})
     assert not caplog.records
     for _ in range(2):
@@ -688,7 +689,7 @@ def test_what_waited_while_nothing_was_heard_says_nothing_of_a_clock(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    world.finder.clocks = clocks.Clocks(world.finder.missed)
+    world.finder.clocks = finder.Clocks(world.finder.missed)
     world.echo()
     written = world.clock.time()
     world.clock.advance(60)

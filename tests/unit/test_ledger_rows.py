@@ -8,15 +8,15 @@ import pytest
 
 from tests.unit.requesting import Bench
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based.engine_side import ledger_writer
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.ledger import memory
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.requests import ledger_rows
 
 
-def made() -> tuple[memory.MemoryLedger, ledger_rows.Rows, Any]:
+def made() -> tuple[memory.MemoryLedger, ledger_writer.Rows, Any]:
     ledger = memory.MemoryLedger()
-    return ledger, ledger_rows.Rows(ledger, 60.0), Bench().pending()
+    return ledger, ledger_writer.Rows(ledger, 60.0), Bench().pending()
 
 
 def test_what_has_no_row_is_held_by_nobody() -> None:
@@ -61,7 +61,7 @@ class Away(memory.MemoryLedger):
 def test_a_ledger_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Not for each request, and again and again."""
     ledger, bench = Away(), Bench()
-    found, entries = ledger_rows.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
+    found, entries = ledger_writer.Rows(ledger, 60.0), [bench.pending() for _ in range(3)]
 
     def said() -> list[str]:
         caplog.clear()

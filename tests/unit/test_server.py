@@ -14,7 +14,6 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import recent
 from wbengine.types.failure import Failure
 
 LEDGER = "ledger-1"
@@ -594,7 +593,7 @@ def test_with_a_ledger_what_is_delivered_again_is_the_ledgers_matter() -> None:
 
 
 def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "REMEMBERED", 3)
+    monkeypatch.setattr(server, "REMEMBERED", 3)
     bench = Bench()
     for number in range(5):
         bench.finish(bench.started(id=f"id-{number}"))
@@ -604,7 +603,7 @@ def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_answers_are_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "REMEMBERED_BYTES", 2500)
+    monkeypatch.setattr(server, "REMEMBERED_BYTES", 2500)
     bench = Bench()
     for number in range(5):
         bench.finish(bench.started(id=f"id-{number}"), "x" * 1000)
@@ -812,7 +811,7 @@ def test_what_ended_is_not_refused_when_it_is_cancelled_later() -> None:
 
 
 def test_only_so_many_cancelled_requests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "REMEMBERED", 3)
+    monkeypatch.setattr(server, "REMEMBERED", 3)
     bench = Bench(ledger=None)
     for number in range(5):
         bench.server.on_cancel([(f"id-{number}", 1)])

@@ -13,7 +13,7 @@ import pytest
 from tests.support import fresh
 from tests.support.workers import until
 from tests.unit import descriptors
-from wbengine.transports import _arrivals, _files, _spares, _tree, resolve
+from wbengine.transports import _arrivals, _files, filesystem, resolve
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_files_are_recycled(root, connect):
 def test_spares_are_bounded(tmp_path, monkeypatch):
     for name in ("spare", "temp", "out"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(_spares, "_OWN", 30)
-    spares = _spares.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
+    monkeypatch.setattr(_files, "_OWN", 30)
+    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
     for number in range(200):
         spares.place(b"x", f"{tmp_path}/out/{number}")
     for number in range(200):
@@ -95,7 +95,7 @@ def test_spares_are_bounded(tmp_path, monkeypatch):
 def test_spares_at_hand_may_be_swept(tmp_path):
     for name in ("spare", "temp", "out"):
         (tmp_path / name).mkdir()
-    spares = _spares.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
+    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
     for number in range(3):
         spares.place(b"old", f"{tmp_path}/out/{number}")
     for number in range(3):
@@ -109,7 +109,7 @@ def test_spares_at_hand_may_be_swept(tmp_path):
 def test_a_forked_child_has_no_spares_at_hand(tmp_path):
     for name in ("spare", "temp", "out"):
         (tmp_path / name).mkdir()
-    spares = _spares.spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
+    spares = _files.spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
     spares.place(b"1", f"{tmp_path}/out/1")
     spares.give(f"{tmp_path}/out/1", 1)
     (at_hand,) = os.listdir(tmp_path / "temp")
@@ -153,7 +153,7 @@ def test_unused_queues_expire(root, connect):
     channel.queue_declare(queue="used")
     _publish(channel, 1)
     first.release()
-    week = _tree.STALE_AFTER + 60
+    week = filesystem.STALE_AFTER + 60
     _old(root / "queues" / "q", week)
     _old(root / "queues" / "used", week - 3600)
     connect()  # swept less than an hour ago
@@ -166,8 +166,8 @@ def test_unused_queues_expire(root, connect):
 
 def test_a_jump_of_the_clock_is_no_reason_to_remove_queues(root, connect):
     _declare(connect())
-    _old(root / "queues" / "q", _tree.STALE_AFTER + 60)
-    _old(root / "swept", _tree.STALE_AFTER + 60)
+    _old(root / "queues" / "q", filesystem.STALE_AFTER + 60)
+    _old(root / "swept", filesystem.STALE_AFTER + 60)
     connect()
     assert os.listdir(root / "queues") == ["q"]
     _old(root / "swept", -3600)
@@ -182,7 +182,7 @@ def test_a_consumer_keeps_its_queue_fresh(root, connect):
     connection = connect()
     channel = _declare(connection)
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
-    _old(root / "queues" / "q", _tree.STALE_AFTER)
+    _old(root / "queues" / "q", filesystem.STALE_AFTER)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
     assert time.time() - os.stat(root / "queues" / "q").st_mtime < 60
@@ -313,8 +313,8 @@ def test_names_rise_although_the_clock_steps_back(monkeypatch):
     monkeypatch.setattr(time, "time_ns", lambda: 5)
     names += [_files.ordered() for _ in range(3)]
     assert names == sorted(set(names))
-    assert all(_tree.MESSAGE_NAME(f"0{name}") for name in names)
-    assert all(_tree.MESSAGE_NAME(f"9{name}.r") for name in names)
+    assert all(_arrivals.MESSAGE_NAME(f"0{name}") for name in names)
+    assert all(_arrivals.MESSAGE_NAME(f"9{name}.r") for name in names)
 
 
 def test_overflow_of_events_loses_nothing(root, connect, monkeypatch):

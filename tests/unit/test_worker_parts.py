@@ -14,10 +14,10 @@ import pytest
 
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based import endpoint
+from wbengine.engines.worker_based import endpoint, worker
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import describing, idle_shutdown, jobs, reporting
+from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
 from wbengine.types.failure import Failure
 
 CALLED: list[Any] = []
@@ -126,7 +126,7 @@ def test_handlers_by_name_and_by_themselves() -> None:
 
 
 def test_idle_shutdown_after_nothing_was_to_be_done() -> None:
-    mine = idle_shutdown.IdleShutdown(5.0, 0.0)
+    mine = worker.IdleShutdown(5.0, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(5))
     mine.since = 4.0
     assert not any(mine.is_over(float(now), busy=False) for now in range(5, 9))
@@ -135,7 +135,7 @@ def test_idle_shutdown_after_nothing_was_to_be_done() -> None:
 
 
 def test_work_and_gaps_are_no_idle_time() -> None:
-    mine = idle_shutdown.IdleShutdown(5.0, 0.0)
+    mine = worker.IdleShutdown(5.0, 0.0)
     for now in range(20):
         assert not mine.is_over(float(now), busy=True)
     # The broker was away: what could have come did not.
@@ -146,7 +146,7 @@ def test_work_and_gaps_are_no_idle_time() -> None:
 
 
 def test_idle_shutdown_may_never_come() -> None:
-    mine = idle_shutdown.IdleShutdown(None, 0.0)
+    mine = worker.IdleShutdown(None, 0.0)
     assert not any(mine.is_over(float(now), busy=False) for now in range(0, 1000, 2))
 
 

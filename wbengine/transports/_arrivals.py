@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import select
 import time
 from typing import Any, Final
 
+from wbengine.transports import _files
 from wbengine.transports._nudge import Nudge
-from wbengine.transports._tree import MESSAGE_NAME
 
 try:
     import inotify_simple as _inotify
 except (ImportError, OSError):  # pragma: no cover - not Linux
     _inotify = None
+
+#: What the file of a message is called.
+MESSAGE_NAME: Final = re.compile(r"[0-9]{21}\.[0-9a-f]{12}(?:\.r)?").fullmatch
 
 _FIRST_PAUSE: Final = 0.001
 #: Listing again while there is work only costs; names that were missed wait at most so long.
@@ -69,22 +73,15 @@ class View:
         names are taken that are older than one of the same publisher seen in the first.
         """
         self.listed = now
-        names = _list(self.path)
+        names = _files.names(self.path)
         if twice and names:
             newest: dict[str, str] = {}
             for name in names:
                 sender = name[22:34]
                 newest[sender] = max(newest.get(sender, ""), name[1:21])
-            names += [n for n in _list(self.path) if n[1:21] < newest.get(n[22:34], "")]
+            names += [n for n in _files.names(self.path) if n[1:21] < newest.get(n[22:34], "")]
         for name in names:
             self.add(name)
-
-
-def _list(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
 
 
 class Arrivals:

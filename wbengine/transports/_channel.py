@@ -16,8 +16,94 @@ from kombu.utils.uuid import uuid
 
 from wbengine import exceptions
 from wbengine.transports import _envelope, _routing
-from wbengine.transports._credit_window import CreditWindow
-from wbengine.transports._store import Store, Taken, label
+from wbengine.transports._store import Store, Taken, check_label
+
+
+class CreditWindow:
+    """What was given to a channel and is not settled, by its number, and what may be given besides.
+
+    At most `limit` (0: as much as there is) at a time, less what was asked for and is not there
+    yet: by the thread that drains, and by those who order.  `found()` is called when there is room
+    again after that thread was told that there is none.  Any thread, unless told otherwise.
+    """
+
+    def __init__(self, found: Callable[[], object]) -> None:
+        self.limit = 0
+        self.held: dict[int, Taken] = {}
+        self._found = found
+        self._released: set[int] = set()
+        self._lock = threading.Lock()
+        #: How many were asked for; 0 as soon as they are ready, or not there.
+        self.asked = 0
+        self._ordered = 0
+        self._starved = False
+
+    def ask(self, most: int, ready: int) -> int:
+        """How many there is room for, up to `most`, beside `ready` ones; they are `asked` for from
+        now on.  Of the thread that drains."""
+        if not self.limit:
+            return most
+        self._starved = True  # before it looks: whoever makes room meanwhile sees one of both
+        with self._lock:
+            self.asked = 0
+            self.asked = room = max(0, min(most, self._left(ready)))
+        self._starved = room <= 0
+        return room
+
+    def look(self, ready: int) -> bool:
+        """Whether there is room; as `ask`, but nothing is asked for."""
+        if not self.limit:
+            return True
+        self._starved = True
+        self._starved = starved = self._left(ready) <= 0
+        return not starved
+
+    def order(self, most: int, ready: int) -> int:
+        """As `ask`, by another thread, until `delivered`; 0 unless the one that drains was told
+        that there is none: else it sees to that itself."""
+        if not self._starved:
+            return 0
+        with self._lock:
+            room = max(0, min(most, self._left(ready)))
+            self._ordered += room
+        return room
+
+    def delivered(self, ordered: int, count: int) -> None:
+        """Of what was ordered so many came, which are held by now."""
+        with self._lock:
+            self._ordered -= ordered
+        if count < ordered:
+            self.made()
+
+    def _left(self, ready: int) -> int:
+        held = len(self.held) - len(self._released) + ready
+        return self.limit - held - self.asked - self._ordered
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """These count no more."""
+        self._released |= self.held.keys() & set(numbers)
+
+    def settle(self, numbers: Iterable[int]) -> list[Taken]:
+        """These are not held any more; what of them was."""
+        found: list[Taken] = []
+        room = False
+        for number in numbers:
+            counted = number not in self._released
+            self._released.discard(number)
+            taken = self.held.pop(number, None)
+            if taken is not None:
+                found.append(taken)
+                room = room or counted
+        if room:
+            self.made()
+        return found
+
+    def made(self) -> None:
+        """There may be more than there was."""
+        if self._starved:
+            self._starved = False
+            self._found()
+
 
 LOG = logging.getLogger(__name__)
 
@@ -117,7 +203,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     ) -> None:
         """Declare an exchange; ChannelError for an unknown kind or one declared as another kind."""
         kind = type or _routing.DIRECT
-        name = label("exchange", exchange or f"amq.{kind}")
+        name = check_label("exchange", exchange or f"amq.{kind}")
         there = self._store.exchange_kind(name)
         if there is None and passive:
             raise _not_found("exchange", name)
@@ -137,7 +223,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange and its bindings; queues stay."""
-        self._store.delete_exchange(label("exchange", exchange))
+        self._store.delete_exchange(check_label("exchange", exchange))
 
     def queue_declare(
         self,
@@ -151,7 +237,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         One that is `exclusive` is deleted when this process dies.  It outlives the connection, so
         that a process which connects again finds what came meanwhile.
         """
-        name = label("queue", queue or f"amq.gen-{uuid()}")
+        name = check_label("queue", queue or f"amq.gen-{uuid()}")
         if not passive:
             self._store.declare_queue(name)
             if exclusive:
@@ -169,12 +255,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Bind a queue; ChannelError 404 when the exchange or the queue is not there."""
-        name = label("exchange", exchange or "amq.direct")
+        name = check_label("exchange", exchange or "amq.direct")
         if self._store.exchange_kind(name) is None:
             if exchange:
                 raise _not_found("exchange", name)
             self._store.declare_exchange(name, _routing.DIRECT)
-        if not self._store.has_queue(label("queue", queue)):
+        if not self._store.has_queue(check_label("queue", queue)):
             raise _not_found("queue", queue)
         self._store.bind(name, routing_key or "", queue)
 
@@ -187,8 +273,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Undo `queue_bind`."""
-        name = label("exchange", exchange or "amq.direct")
-        self._store.unbind(name, routing_key or "", label("queue", queue))
+        name = check_label("exchange", exchange or "amq.direct")
+        self._store.unbind(name, routing_key or "", check_label("queue", queue))
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
@@ -197,7 +283,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
         `if_unused` sees the consumers of this connection only.
         """
-        name = label("queue", queue)
+        name = check_label("queue", queue)
         if if_empty and self._store.size(name):
             return 0
         if if_unused and name in self.connection.consumed():
@@ -206,17 +292,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def queue_purge(self, queue: str, **kwargs: Any) -> int:
         """Remove the waiting messages; how many."""
-        return self._store.purge(label("queue", queue))
+        return self._store.purge(check_label("queue", queue))
 
     def list_bindings(self) -> Iterable[tuple[str, str, str]]:
         """All (queue, exchange, routing key)."""
         return self._store.bindings()
 
     def _size(self, queue: str) -> int:
-        return self._store.size(label("queue", queue))
+        return self._store.size(check_label("queue", queue))
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        return self._store.has_queue(label("queue", queue))
+        return self._store.has_queue(check_label("queue", queue))
 
     # -- publishing
 
@@ -235,10 +321,10 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, message: dict[str, Any], exchange: str, routing_key: str
     ) -> tuple[str, str, int, bytes]:
         """What `publish_many` takes, of a prepared message; raises what `basic_publish` does."""
-        name = label("exchange", exchange) if exchange else ""
+        name = check_label("exchange", exchange) if exchange else ""
         key = routing_key or ""
         if not exchange:
-            label("queue", key)
+            check_label("queue", key)
         data = _envelope.encode(message, name, key)
         if self._store.labels:
             id = message["properties"].get("correlation_id")
@@ -249,7 +335,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, message: _envelope.Sealed, exchange: str
     ) -> tuple[str, str, int, bytes]:
         """As `lay_out`, of a message to an exchange whose parts are encoded."""
-        data = _envelope.seal(message, label("exchange", exchange))
+        data = _envelope.seal(message, check_label("exchange", exchange))
         if self._store.labels:
             data = self._labelled(data, message.headers, message.correlation_id)
         return exchange, message.routing_key, message.priority, data
@@ -293,7 +379,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Serve `queue` after those asked for before; ChannelError 404 when it is not there."""
-        if not self._store.has_queue(label("queue", queue)):
+        if not self._store.has_queue(check_label("queue", queue)):
             raise _not_found("queue", queue)
         self._store.watch(queue)
         self._serving[consumer_tag] = _Consumer(consumer_tag, queue, bool(no_ack), callback)
@@ -322,7 +408,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Take one message, or None."""
-        who = _Consumer("", label("queue", queue), no_ack, _unused)
+        who = _Consumer("", check_label("queue", queue), no_ack, _unused)
         while (taken := self._store.take(who.queue)) is not None:
             message = self._message(taken, who)
             if message is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, Protocol
 
 from wbengine import _names
 
 
 @lru_cache(maxsize=4096)
-def label(kind: str, name: str) -> str:
+def check_label(kind: str, name: str) -> str:
     """`_names.check_label`, remembered: hot paths pass the same few names again and again."""
     return _names.check_label(kind, name)
 
@@ -214,3 +214,63 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Free everything held; doing it twice is once."""
+
+
+#: What a label takes at most.
+LABEL_LIMIT: Final = 1024
+
+
+class FolderClaims(Protocol):
+    """For whom requests are claimed, by the ledger of the same folders."""
+
+    def take(self, labelled: Sequence[tuple[Taken, bytes]], began: float) -> None:
+        """Claim what depends on rows of the ledger, by the labels, in one step that began then.
+
+        Of what has no claim afterwards nothing is known: the worker has to ask.
+        """
+
+    def give_back(self, taken: Taken) -> None:
+        """What was claimed was given to no worker: others may claim it."""
+
+    def end(self, rows: Sequence[tuple[str, int, bytes]]) -> list[bool]:
+        """Store each of these (id, epoch, result); whether its engine is to be answered."""
+
+
+class RedisClaims(Protocol):
+    """For whom requests are claimed in the ledger of the same Redis, by the scripts that take and
+    answer them (`_claim_scripts`)."""
+
+    holder: str
+
+    @property
+    def digest(self) -> str:
+        """Of that ledger."""
+
+    def read(self, said: Sequence[bytes]) -> Any:
+        """What `Taken.claim` is to be: from verdict, epoch, holder, result."""
+
+    def restore(self) -> None:
+        """The server may have lost everything: see that it still is that ledger.  Never raises."""
+
+
+def label(data: bytes, row: tuple[str, int, str]) -> bytes:
+    """`data`, and before it the row (id, epoch, digest of its ledger) on which it depends."""
+    id, epoch, digest = row
+    return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The label, b"" where there is none, and what it was put before."""
+    if data[:1] != b"!":
+        return b"", data
+    text, _, rest = data.partition(b"\n")
+    return text, rest
+
+
+def row_of(text: bytes, digest: str) -> tuple[str, int] | None:
+    """(id, epoch), if that is a row of this ledger."""
+    try:
+        id, epoch, ledger = text[1:].decode("ascii").split(" ")
+        return (id, int(epoch)) if ledger == digest and _names.is_label(id) else None
+    except ValueError:
+        return None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wbengine.transports import _base, _routing
-from wbengine.transports._store import Store, Taken, label
+from wbengine.transports._store import Store, Taken, check_label
 
 LOG = logging.getLogger(__name__)
 
@@ -276,4 +276,4 @@ def broker_name(url: str | None) -> str:
     scheme, mark, rest = (url or "").partition("://")
     if not mark or scheme != "memory":
         return "default"
-    return label("memory broker", rest.strip("/") or "default")
+    return check_label("memory broker", rest.strip("/") or "default")

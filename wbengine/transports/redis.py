@@ -19,26 +19,20 @@ import logging
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kombu.transport import virtual
 from redis import exceptions as errors
 
 from wbengine import exceptions
-from wbengine.transports import (
-    _base,
-    _redis_layout,
-    _redis_link,
-    _redis_routes,
-    _redis_scripts,
-)
-from wbengine.transports._claims import RedisClaims, label
-from wbengine.transports._redis_bell import Ahead, Bell, Heard
+from wbengine.transports import _base, _redis_link, _redis_scripts, _routing
 from wbengine.transports._redis_link import LOST, Client, Place, Script
-from wbengine.transports._store import Taken
+from wbengine.transports._redis_wait import BlockingWait, Heard
+from wbengine.transports._store import RedisClaims, Store, Taken, label
 
 LOG = logging.getLogger(__name__)
+
 
 #: Seconds between two looks after what is in use, and what dead consumers left.
 _TEND_EVERY: Final = 2.0
@@ -143,7 +137,80 @@ def _name(taken: Taken) -> str:
     return f"{take}:{number}"
 
 
-class RedisStore(_redis_layout.Declaring):
+class Routes:
+    """The routing of one version; never changes."""
+
+    __slots__ = ("_tables", "version")
+
+    def __init__(
+        self, version: str = ":", tables: Mapping[str, _routing.Table] | None = None
+    ) -> None:
+        self.version = version
+        self._tables = tables or {}
+
+    @classmethod
+    def read(cls, told: Any) -> Routes:
+        """What the script `ROUTES` returned."""
+        version, kinds, _ = told
+        bound: dict[str, list[tuple[str, str]]] = {}
+        for queue, exchange, key in bindings(told):
+            bound.setdefault(exchange, []).append((key, queue))
+        names = [name.decode() for name in kinds[::2]]
+        tables = {
+            name: _routing.Table(kind.decode(), bound.get(name, ()))
+            for name, kind in zip(names, kinds[1::2], strict=True)
+        }
+        return cls(version.decode(), tables)
+
+    def of(self, exchange: str, key: str) -> Sequence[str]:
+        """The queues of what is published to an exchange; to '', of what is put into one queue."""
+        if not exchange:
+            return (key,)
+        table = self._tables.get(exchange)
+        return () if table is None else table.route(key)
+
+
+def bindings(told: Any) -> Iterator[tuple[str, str, str]]:
+    """All (queue, exchange, routing key) of what the script `ROUTES` returned."""
+    for binding in told[2]:
+        exchange, queue, key = binding.decode("utf-8", "surrogateescape").split("\0", 2)
+        yield queue, exchange, key
+
+
+class Prefetched:
+    """What came with the end of a wait, in order, until there is room for it.  Of one thread."""
+
+    def __init__(self) -> None:
+        self._taken: list[Taken] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._taken)
+
+    def add(self, taken: Taken) -> None:
+        self._taken.append(taken)
+
+    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        """For each group at most so many, with the number of the group."""
+        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
+        room = [most for most, _ in groups]
+        found, self._taken, prefetched = [], [], self._taken
+        for taken in prefetched:
+            place = places.get(taken.queue)
+            if place is not None and room[place] > 0:
+                room[place] -= 1
+                found.append((place, taken))
+            else:
+                self._taken.append(taken)
+        return found
+
+    def leave(self, consumed: Container[str]) -> list[Taken]:
+        """What is of other queues: nobody consumes it any more."""
+        left = [taken for taken in self._taken if taken.queue not in consumed]
+        self._taken = [taken for taken in self._taken if taken.queue in consumed]
+        return left
+
+
+class RedisStore(Store):
     """One connection's view of its part of a Redis.
 
     What it declared it declares again, should the server have lost it.
@@ -158,21 +225,28 @@ class RedisStore(_redis_layout.Declaring):
         claims: RedisClaims | None = None,
         dead_after: float = _redis_scripts.DEAD_AFTER,
     ) -> None:
-        super().__init__(where)
+        self.place = where
+        self._client = Client(where, exceptions.TransportFailure)
+        self._run = self._client.run
+        # What is declared again after a loss, and where the first of it was declared.
+        self._where = ""
+        self._exchanges: dict[str, str] = {}
+        self._queues: dict[str, bool] = {}
+        self._bindings: dict[str, None] = {}
         self._claims = claims
         self._dead_after = dead_after
         self._who = ""
-        self._bell = Bell(where, lambda: self._run(_redis_scripts.POKE, self._who))
+        self._waiting = BlockingWait(where, lambda: self._run(_redis_scripts.POKE, self._who))
         self._takes = Takes()
         self._missed = False
         self._look = True
         # What comes with the end of a wait, and the number of the take that it comes with.
-        self._ahead = Ahead()
+        self._prefetched = Prefetched()
         self._awaited = ""
         self._tend_at = 0.0
         self._note_at = 0.0
         self._watched: Counter[str] = Counter()
-        self._routes = _redis_routes.Routes()
+        self._routes = Routes()
         self._closed = False
 
     def reach(self) -> None:
@@ -180,13 +254,79 @@ class RedisStore(_redis_layout.Declaring):
 
         :raises LOST: the server cannot be reached.
         """
-        self._routes = _redis_routes.Routes.read(self._run(_redis_scripts.ROUTES))
+        self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
         for left in _take_unsaid(self.place):
             try:
                 self._run(_redis_scripts.LEAVE, *left)
             except BaseException:
                 _keep_unsaid(self.place, left)
                 raise
+
+    # -- declaring
+
+    def declare_exchange(self, name: str, kind: str) -> None:
+        self._exchanges[name] = kind
+        self._declare(_redis_scripts.EXCHANGE, name, kind)
+
+    def exchange_kind(self, name: str) -> str | None:
+        kind = self._run(_redis_scripts.KIND, name)
+        return None if kind is None else str(kind.decode())
+
+    def delete_exchange(self, name: str) -> None:
+        self._exchanges.pop(name, None)
+        self._forget(lambda exchange, _: exchange == name)
+        self._run(_redis_scripts.DROP_EXCHANGE, name)
+
+    def declare_queue(self, queue: str) -> None:
+        self._queues.setdefault(queue, False)
+        self._declare(_redis_scripts.QUEUE, queue, 0)
+
+    def own(self, queue: str) -> None:
+        self._queues[queue] = True
+        self._declare(_redis_scripts.QUEUE, queue, 1)
+
+    def has_queue(self, queue: str) -> bool:
+        return bool(self._run(_redis_scripts.HAS, queue))
+
+    def delete_queue(self, queue: str) -> int:
+        self._queues.pop(queue, None)
+        self._forget(lambda _, bound: bound == queue)
+        return int(self._run(_redis_scripts.DROP_QUEUE, queue))
+
+    def _declare(self, script: Script, *args: Any) -> None:
+        where = self._run(script, uuid.uuid4().hex, *args).decode()
+        self._where = self._where or where
+
+    def _forget(self, gone: Any) -> None:
+        for binding in [b for b in tuple(self._bindings) if gone(*b.split("\0")[:2])]:
+            self._bindings.pop(binding, None)
+
+    def purge(self, queue: str) -> int:
+        return int(self._run(_redis_scripts.PURGE, queue))
+
+    def size(self, queue: str) -> int:
+        return int(self._run(_redis_scripts.SIZE, queue))
+
+    def bind(self, exchange: str, key: str, queue: str) -> None:
+        binding = f"{exchange}\0{queue}\0{key}"
+        self._bindings[binding] = None
+        self._run(_redis_scripts.BIND, binding)
+
+    def unbind(self, exchange: str, key: str, queue: str) -> None:
+        binding = f"{exchange}\0{queue}\0{key}"
+        self._bindings.pop(binding, None)
+        self._run(_redis_scripts.UNBIND, binding)
+
+    def bindings(self) -> Iterable[tuple[str, str, str]]:
+        return bindings(self._run(_redis_scripts.ROUTES))
+
+    def _redeclare(self) -> None:
+        for name, kind in tuple(self._exchanges.items()):
+            self._declare(_redis_scripts.EXCHANGE, name, kind)
+        for queue, owned in tuple(self._queues.items()):
+            self._declare(_redis_scripts.QUEUE, queue, int(owned))
+        for binding in tuple(self._bindings):
+            self._run(_redis_scripts.BIND, binding)
 
     # -- publishing
 
@@ -251,7 +391,7 @@ class RedisStore(_redis_layout.Declaring):
             done: list[Any] = self._run(script, routes.version, *first, *told)
             if isinstance(done[0], int):
                 return done
-            self._routes = _redis_routes.Routes.read(done)
+            self._routes = Routes.read(done)
 
     def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
         return label(data, row)
@@ -266,7 +406,7 @@ class RedisStore(_redis_layout.Declaring):
         self._watched -= Counter((queue,))  # it forgets what is down to none
         if not self._client.broken:
             self._recall()
-            for taken in self._ahead.leave(self._watched):
+            for taken in self._prefetched.leave(self._watched):
                 self.give_back(taken, delivered=False)
 
     def refresh(self) -> int:
@@ -290,15 +430,15 @@ class RedisStore(_redis_layout.Declaring):
     def take(self, queue: str) -> Taken | None:
         self._recall()
         groups = [(1, (queue,))]
-        found = self._ahead.hand_over(groups) or self._take(groups)
+        found = self._prefetched.hand_over(groups) or self._take(groups)
         return found[0][1] if found else None
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         self._look = False  # from here on, a nudge sets it again
         self._recall()
-        if self._ahead and (found := self._ahead.hand_over(groups)):
+        if self._prefetched and (found := self._prefetched.hand_over(groups)):
             alone = all(self._queues.get(queue) for _, queues in groups for queue in queues)
-            self._look = bool(self._ahead) or not alone
+            self._look = bool(self._prefetched) or not alone
             return found
         found = self._take(groups)
         counts = [0] * len(groups)
@@ -413,15 +553,15 @@ class RedisStore(_redis_layout.Declaring):
 
         Not so requests that others could take as well: who waits may be frozen by now.
         """
-        if len(queues) < len(self._watched) and self._bell.rest(min(_REST, timeout or _REST)):
+        if len(queues) < len(self._watched) and self._waiting.pause(min(_REST, timeout or _REST)):
             self._look = True  # there is room again, where there was none
             return
         who = self._who or self._join()
         alone = queues and all(map(self._queues.get, queues))
-        then = functools.partial(self._take_ahead, who, queues) if alone else None
-        self._hear(self._bell.wait(timeout, who, queues, then), queues)
+        then = functools.partial(self._take_then, who, queues) if alone else None
+        self._hear(self._waiting.wait(timeout, who, queues, then), queues)
 
-    def _take_ahead(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
+    def _take_then(self, who: str, queues: Sequence[str]) -> tuple[Any, ...]:
         self._awaited = number = self._takes.begin()
         told = who, number, "", "", 1, _BATCH, len(queues), *queues
         return "EVALSHA", _redis_scripts.TAKE.digest, 1, self.place.prefix, *told
@@ -431,7 +571,7 @@ class RedisStore(_redis_layout.Declaring):
         for told in heard.answers:
             self._takes.end(self._awaited)
             for _, *rest in told or ():
-                self._ahead.add(self._taken(self._who, self._awaited, 0.0, *rest))
+                self._prefetched.add(self._taken(self._who, self._awaited, 0.0, *rest))
             if told is None:
                 self._declare_again()
             self._look = self._look or told != []
@@ -439,18 +579,18 @@ class RedisStore(_redis_layout.Declaring):
             self._run(_redis_scripts.RING, heard.rung)
 
     def _recall(self) -> None:
-        if self._bell.takes:
-            self._hear(self._bell.recall(), ())
+        if self._waiting.takes:
+            self._hear(self._waiting.recall(), ())
 
     def nudge(self) -> None:
         self._look = True
-        self._bell.nudge()
+        self._waiting.nudge()
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._bell.close()
+        self._waiting.close()
         if self._who or self._exchanges or self._queues:
             self._leave()
         self._client.close()
@@ -474,7 +614,7 @@ class RedisStore(_redis_layout.Declaring):
         # Nothing is said to the server here: it may be away, and others see that we are silent.
         if not getattr(self, "_closed", True):
             self._closed = True
-            self._bell.close()
+            self._waiting.close()
             self._client.close()
 
 

@@ -5,19 +5,77 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid as uuids
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import exceptions, task
+from wbengine import exceptions, invocation, task
 from wbengine.engines import options as engine_options
 from wbengine.engines.action import ActionEngine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.engine_side import reconstruction
-from wbengine.engines.worker_based.engine_side.lineage import Lineage
-from wbengine.engines.worker_based.engine_side.share import Share
+from wbengine.engines.worker_based.engine_side.resume import EarlierRuns
+from wbengine.engines.worker_based.executor import WorkerTaskExecutor
 from wbengine.runtime import plan as plans
 from wbengine.runtime import run as run_module
 from wbengine.runtime import saving
+
+
+class Share(invocation.TaskExecutor):
+    """What one flow's engine has of an executor that several use: what it submits, no more.
+
+    The executor runs as long as one of those engines does; or, where whoever made it started it,
+    until he stops it.
+    """
+
+    keeps_times = True
+
+    def __init__(self, executor: WorkerTaskExecutor, flow: str) -> None:
+        self._executor = executor
+        self._flow = flow
+        self._attached = False
+
+    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
+        self._executor.submit(call, done)
+
+    def submit_many(
+        self, invocations: Iterable[invocation.Invocation], done: invocation.Done
+    ) -> None:
+        self._executor.submit_many(invocations, done)
+
+    def withdraw(self) -> list[invocation.Invocation]:
+        return self._executor.withdraw(self._flow)
+
+    def cancel(self, invocations: Iterable[invocation.Invocation]) -> None:
+        self._executor.cancel(invocations)
+
+    def retire(self, invocations: Iterable[invocation.Invocation]) -> None:
+        self._executor.retire(invocations)
+
+    def disown(self) -> None:
+        self._executor.disown(self._flow)
+
+    @property
+    def survives_engine(self) -> bool:  # type: ignore[override]
+        return self._executor.survives_engine
+
+    @property
+    def has_ledger(self) -> bool:  # type: ignore[override]
+        return self._executor.has_ledger
+
+    def start(self) -> None:
+        if not self._attached:
+            self._executor.attach()
+            self._attached = True
+
+    def finish(self) -> None:
+        self._executor.finish(self._flow)
+
+    def stop(self) -> None:
+        self._executor.leave(self._flow)
+        if self._attached:
+            self._attached = False
+            self._executor.detach()
+
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +127,7 @@ class WorkerBasedActionEngine(ActionEngine):
     ) -> None:
         super().__init__(flow, flow_detail, backend, options)
         own = self.options.get("executor") is None
-        self._lineage = Lineage(self._storage, self.executor, own=own)
+        self._earlier_runs = EarlierRuns(self._storage, self.executor, own=own)
 
     @property
     def executor(self) -> Any:
@@ -113,17 +171,17 @@ class WorkerBasedActionEngine(ActionEngine):
     @contextlib.contextmanager
     def _executing(self, run: run_module.Run) -> Iterator[None]:
         held = self._ownership.held
-        self._lineage.take_name()
+        self._earlier_runs.take_name()
         try:
             with super()._executing(run):
-                self._lineage.begin(held.check if held is not None else None)
+                self._earlier_runs.begin(held.check if held is not None else None)
                 if self._durability != saving.EACH:
                     # What is published later may be written later still.
                     self._storage.writer.flush()
                 yield
-                self._lineage.end(run.state)
+                self._earlier_runs.end(run.state)
         finally:
-            self._lineage.let_go()
+            self._earlier_runs.let_go()
 
 
 def _no_class(refused: Sequence[tuple[task.Task, type[task.Task]]]) -> str:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine._clock import SYSTEM
-from wbengine.engines.worker_based import dispatcher, proxy, types
+from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import consumer_loop, queue_counts, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.discovery import clocks, outlook, snapshots
+from wbengine.engines.worker_based.discovery import finder, roster, snapshots
 from wbengine.engines.worker_based.engine_side import publishing
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
@@ -97,7 +97,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._round_due = 0.0
         self._pings = pinging.Pings()
         self._proxy = self._make_proxy()
-        self._finder = types.ProxyWorkerFinder(
+        self._finder = finder.ProxyWorkerFinder(
             uuid,
             self,
             topics,
@@ -142,7 +142,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return self._uuid
 
     @property
-    def finder(self) -> types.ProxyWorkerFinder:
+    def finder(self) -> finder.ProxyWorkerFinder:
         return self._finder
 
     @property
@@ -212,7 +212,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._writer.use(ledger)
         self._tracker.ledger = ledger.digest if ledger is not None else None
         # Clocks of two hosts are compared only where nothing else tells what happened first.
-        self._finder.clocks = clocks.Clocks(self._finder.missed) if ledger is None else None
+        self._finder.clocks = finder.Clocks(self._finder.missed) if ledger is None else None
         self._thread = threading.Thread(
             target=self._serve, name=f"wbengine-executor-{self._uuid}", daemon=True
         )
@@ -415,7 +415,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             effects = self._tracker.on_response(answer, message, SYSTEM.monotonic())
         self._apply(effects)
 
-    def _on_workers(self, gained: set[str], lost: list[types.TopicWorker]) -> None:
+    def _on_workers(self, gained: set[str], lost: list[roster.TopicWorker]) -> None:
         now = SYSTEM.monotonic()
         with self._lock:
             effects = self._recovery.on_lost(lost, now) + self._tracker.on_gained(gained, now)
@@ -561,7 +561,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         :raises ValueError: fewer than one worker is asked for.
         :raises TypeError: `workers` is no whole number, or `timeout` no number.
         """
-        outlook.check_wait(workers, timeout)
+        finder.check_wait(workers, timeout)
         self.start()
         return self._finder.wait_for_workers(workers, timeout)
 

@@ -20,21 +20,147 @@ from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side import (
-    beating,
     describing,
-    idle_shutdown,
-    message_handlers,
+    heartbeat,
     observers,
     reporting,
     task_runner,
     task_sources,
 )
-from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
+from wbengine.engines.worker_based.worker_side import effects as fx
+from wbengine.engines.worker_based.worker_side.jobs import Job
+from wbengine.engines.worker_based.worker_side.slots import make_pool
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.discovery import snapshots
 
-__all__ = ["Worker", "default_slots"]
+
+from wbengine.engines.worker_based import dispatcher
+from wbengine.engines.worker_based import protocol as pr
+
+
+class MessageHandlers:
+    """Hand messages on to a server, and obey `orders`, by their names."""
+
+    def __init__(
+        self,
+        runner: task_runner.TaskRunner,
+        beats: heartbeat.Beats,
+        orders: Mapping[str, Callable[[], None]],
+    ) -> None:
+        self._runner = runner
+        self._server = runner.server
+        self._beats = beats
+        self._orders = orders
+
+    def handlers(self) -> dict[str, dispatcher.Handler]:
+        """The handler of each type of message."""
+        made = dispatcher.Handler
+        known = {
+            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: made(self._runner.take, pr.Request.validate, owns_ack=True),
+        }
+        ours = (
+            (commands.ASK, self._on_ask),
+            (commands.CANCEL, self._on_cancel),
+            (commands.CONTROL, self._on_control),
+        )
+        return known | {kind: made(does, commands.SCHEMAS[kind].check) for kind, does in ours}
+
+    def _on_notify(self, data: Any, message: Any) -> None:
+        question = env.received(data, message)
+        self._beats.obey(question)
+        with self._runner.lock:
+            effects = self._server.on_notify(question, self._beats.period)
+        self._runner.apply(effects)
+
+    def _on_ask(self, data: Any, message: Any) -> None:
+        question = env.received(data, message)
+        in_person = env.WBE_ASK in question.headers
+        with self._runner.lock:
+            effects = self._server.on_ask(commands.named(data), question.reply_to, in_person)
+        self._runner.apply(effects)
+
+    def _on_cancel(self, data: Any, message: Any) -> None:
+        with self._runner.lock:
+            effects = self._server.on_cancel(commands.named(data))
+        self._runner.apply(effects)
+
+    def _on_control(self, data: Any, message: Any) -> None:
+        what = data["do"]
+        LOG.info("told to %s", what)
+        self._orders[what]()
+
+
+#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
+BURST: Final = 2.0
+
+#: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
+#: or this process was stopped.
+GAP: Final = 3.0
+
+#: Seconds after which a wait for the end of what runs looks whether it may last so long.
+_LOOK: Final = 0.25
+
+
+class IdleShutdown:
+    """Whether nothing was to be done for `most` seconds; None: it may be so for ever, or with
+    `burst` for a moment.
+
+    All times are those of one monotonic clock.  Not thread-safe.
+    """
+
+    def __init__(self, most: float | None, now: float, *, burst: bool = False) -> None:
+        self.most = BURST if burst and most is None else most
+        #: When something was to be done last; set from outside.
+        self.since = now
+        self._looked = now
+
+    def is_over(self, now: float, busy: bool) -> bool:
+        """A look, at least once a second; `busy`: something is being done, or may not be."""
+        if busy or now - self._looked > GAP:
+            self.since = now
+        self._looked = now
+        return self.most is not None and now - self.since >= self.most
+
+    def idle(self, now: float) -> float:
+        """Seconds since something was to be done."""
+        return now - self.since
+
+
+def check_limits(
+    max_tasks: int | None, max_idle_time: float | None, drain_timeout: float | None
+) -> None:
+    """See that what limits the life of a worker makes sense.
+
+    :raises ValueError: one does not; it says which.
+    """
+    if max_tasks is not None and (type(max_tasks) is not int or max_tasks < 1):
+        raise ValueError(f"max_tasks must be a whole number of at least 1, not {max_tasks!r}")
+    for name, value in (("max_idle_time", max_idle_time), ("drain_timeout", drain_timeout)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 <= value < math.inf):
+            raise ValueError(f"{name} must be seconds, not {value!r}")
+
+
+def wait_idle(
+    idle: Callable[[float], bool], most: Callable[[], float | None], over: Callable[[], bool]
+) -> bool:
+    """Wait until `idle(until)`, which waits till then (on the monotonic clock) at most, says so.
+
+    False: `most` seconds were too few (None: there are never too few), which may become fewer while
+    it waits; or it is `over`.
+    """
+    since = time.monotonic()
+    while True:
+        limit = most()
+        until = math.inf if limit is None else since + limit
+        now = time.monotonic()
+        if idle(min(until, now + _LOOK)):
+            return True
+        if over() or now >= until:
+            return False
+
 
 LOG = logging.getLogger(__name__)
 
@@ -105,7 +231,7 @@ class Worker:
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
         self._sources = task_sources.TaskSources(sources)
-        idle_shutdown.check(max_tasks, max_idle_time, drain_timeout)
+        check_limits(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)
         self._pool, self._slots, self._kind = make_pool(
             executor,
@@ -121,10 +247,10 @@ class Worker:
         self._interop = topology.check_alone(interop, ledger)
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
-        self._idle = idle_shutdown.IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
+        self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
-        self._beats = beating.Beats(self.identity, self._beat)
+        self._beats = heartbeat.Beats(self.identity, self._beat)
         self._server, self._runner = self._make_core(max_tasks, handlers, observer)
         #: Set when a task source cannot go on.
         self.failed = threading.Event()
@@ -186,7 +312,7 @@ class Worker:
             commands.DRAIN: self.stop,
             commands.STOP: self.halt,
         }
-        handlers = message_handlers.MessageHandlers(self._runner, self._beats, orders)
+        handlers = MessageHandlers(self._runner, self._beats, orders)
         self._proxy.dispatcher.type_handlers.update(handlers.handlers())
         self._sources.attach(
             task_sources.WorkerContext(
@@ -382,9 +508,9 @@ class Worker:
             left = max(0.0, until - time.monotonic())
             return self._runner.wait_idle(left) and self._sources.wait_idle(until)
 
-        return idle_shutdown.wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
+        return wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
 
-    def _give_up(self) -> list[server.Job]:
+    def _give_up(self) -> list[Job]:
         """Engines are told first: what tasks make of it is not told any more."""
         with self._runner.lock:
             jobs = self._server.begun
@@ -398,7 +524,7 @@ class Worker:
     def _die(self) -> None:
         self._tell(lambda period: self._server.die(time.time(), period))
 
-    def _tell(self, change: Callable[[float], list[server.Effect]]) -> None:
+    def _tell(self, change: Callable[[float], list[fx.Effect]]) -> None:
         """Change the server's life, and let others know."""
         with self._runner.lock:
             effects = change(self._beats.period)
@@ -407,14 +533,14 @@ class Worker:
     def _introduce(self) -> None:
         self._tell(functools.partial(self._server.heartbeat.introduce, env.ALL_ENGINES))
 
-    def _fit(self, effects: list[server.Effect]) -> list[server.Effect]:
+    def _fit(self, effects: list[fx.Effect]) -> list[fx.Effect]:
         """TaskFlow's engines ask; nobody listens to what they did not ask for."""
         if not self._interop:
             return effects
         return [
             effect
             for effect in effects
-            if not (isinstance(effect, server.Reply) and effect.job is None)
+            if not (isinstance(effect, fx.Reply) and effect.job is None)
         ]
 
     # What is shown of it; from any thread.

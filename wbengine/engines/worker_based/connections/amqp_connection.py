@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine.transports import _amqp_buffer, _amqp_delivery
+from wbengine.transports import _amqp_buffer, _amqp_frames
 from wbengine.transports import _amqp_frames as frames
-from wbengine.transports._amqp_delivery import Delivery
+from wbengine.transports._amqp_frames import Delivery
 
 __all__ = ["STALL", "AmqpChannel", "AmqpConnection"]
 
@@ -173,7 +173,7 @@ class AmqpConnection:
         """Whether it is one of those that come all the time; if so, it is seen to."""
         size, method = _METHOD.unpack_from(data, at + 3)
         if method == frames.DELIVER:
-            found = _amqp_delivery.read(data, at, channel)
+            found = _amqp_frames.read(data, at, channel)
             if found is not None:
                 self._buffer.at = found[1]
                 channel.deliver(found[0])

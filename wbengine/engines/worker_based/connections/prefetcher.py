@@ -14,7 +14,7 @@ from wbengine.transports import safe_message
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.connections import amqp_connection
-    from wbengine.transports._amqp_delivery import Delivery
+    from wbengine.transports._amqp_frames import Delivery
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from wbengine.engines.worker_based.connections import (
     topology,
 )
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
-from wbengine.transports._amqp_delivery import Delivery
+from wbengine.transports._amqp_frames import Delivery
 
 __all__ = ["ReplyPublisher"]
 

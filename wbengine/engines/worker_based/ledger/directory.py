@@ -26,11 +26,9 @@ from typing import Final
 
 from wbengine import _names, exceptions
 from wbengine.engines.worker_based.ledger import base
-from wbengine.engines.worker_based.ledger.journal import Journal
-from wbengine.engines.worker_based.ledger.journal_rows import NONE, Entry, Outcome, Table
-from wbengine.transports import _files, _spares
-from wbengine.transports._claims import row_of
-from wbengine.transports._store import Taken
+from wbengine.engines.worker_based.ledger.journal import NONE, Entry, Journal, Outcome, Table
+from wbengine.transports import _files
+from wbengine.transports._store import Taken, row_of
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ class DirectoryLedger(base.Ledger):
         self._results = f"{self._root}/results"
         self._beats = f"{self._root}/beats"
         temp = f"{self._root}/temp"
-        self._spares = _spares.spares(f"{self._root}/spare", temp)
+        self._spares = _files.spares(f"{self._root}/spare", temp)
         self._closed = False
         self._known_holders: set[str] = set()
         self._table = Table(self._forgotten)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import invocation
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.discovery.roster import nameless
+from wbengine.engines.worker_based.discovery.roster import TopicWorker, nameless
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
@@ -50,7 +50,6 @@ from wbengine.engines.worker_based.requests.tracked import (
     UNSENT,
     TrackedRequest,
 )
-from wbengine.engines.worker_based.types import TopicWorker
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:

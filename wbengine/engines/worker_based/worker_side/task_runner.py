@@ -19,7 +19,9 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.engines.worker_based.worker_side import beating, reporting
+from wbengine.engines.worker_based.worker_side import effects as fx
+from wbengine.engines.worker_based.worker_side import heartbeat, reporting
+from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import Pool
 from wbengine.types import failure as ft
 
@@ -53,7 +55,7 @@ class TaskRunner:
         pool: Pool,
         loop: event_loop.EventLoop | None,
         reports: reporting.Reports,
-        beats: beating.Beats,
+        beats: heartbeat.Beats,
         on_drain: Callable[[], None],
     ) -> None:
         self.server = core
@@ -75,7 +77,7 @@ class TaskRunner:
         self._unacked = 0
         self._reporting = 0
         # Whose RUNNING is still to be told, by when.
-        self._starting: deque[tuple[float, server.Job]] = deque()
+        self._starting: deque[tuple[float, Job]] = deque()
         #: How many RUNNING answers were left out, because the end was told with the same breath.
         self.folded = 0
 
@@ -119,33 +121,33 @@ class TaskRunner:
         with self.lock:
             self._changed.notify_all()
 
-    def apply(self, effects: Iterable[server.Effect]) -> None:
+    def apply(self, effects: Iterable[fx.Effect]) -> None:
         for effect in effects:
             match effect:
-                case server.Claim(job):
+                case fx.Claim(job):
                     self._claim(job)
-                case server.Run(job):
+                case fx.Run(job):
                     self._run(job)
-                case server.Reply(job, envelope, terminal):
+                case fx.Reply(job, envelope, terminal):
                     self._reply(job, envelope, terminal)
-                case server.Finish(job, answer):
+                case fx.Finish(job, answer):
                     self._finish(job, answer)
-                case server.Acknowledge(receipt):
+                case fx.Acknowledge(receipt):
                     self._acknowledge(receipt)
-                case server.Cancel(job):
+                case fx.Cancel(job):
                     self.cancel(job)
-                case server.Check(job):
+                case fx.Check(job):
                     self._check(job)
-                case server.Release(job):
+                case fx.Release(job):
                     self._release(job)
-                case server.Return(job):
+                case fx.Return(job):
                     self._proxy.give_back(job.receipt, self.returned)
-                case server.Drain():
+                case fx.Drain():
                     self._on_drain()
 
     # The ledger.
 
-    def _claim(self, job: server.Job) -> None:
+    def _claim(self, job: Job) -> None:
         assert self.ledger is not None
         crashpoint("worker.before-claim")
         now = time.monotonic()
@@ -173,7 +175,7 @@ class TaskRunner:
             effects = self.server.on_claim(job, claim)
         self.apply(effects)
 
-    def _requeue(self, job: server.Job) -> None:
+    def _requeue(self, job: Job) -> None:
         """A request could not be claimed: it goes back for another worker to try."""
         with self.lock:
             self.server.forget(job)
@@ -181,7 +183,7 @@ class TaskRunner:
         self._closed.wait(LEDGER_PAUSE)
         self._proxy.requeue(job.receipt, self.returned)
 
-    def _check(self, job: server.Job) -> None:
+    def _check(self, job: Job) -> None:
         """Whether its row is still this worker's; its slot waits for a ledger that is away."""
         assert self.ledger is not None
         while True:
@@ -197,7 +199,7 @@ class TaskRunner:
             effects = self.server.on_checked(job, row)
         self.apply(effects)
 
-    def _release(self, job: server.Job) -> None:
+    def _release(self, job: Job) -> None:
         """Let go of its row, as if it was never claimed; never waits for a ledger that is away."""
         assert self.ledger is not None
         released = False
@@ -211,7 +213,7 @@ class TaskRunner:
             effects = self.server.on_released(job, released)
         self.apply(effects)
 
-    def _finish(self, job: server.Job, answer: env.Envelope) -> None:
+    def _finish(self, job: Job, answer: env.Envelope) -> None:
         if getattr(job.receipt, "claim", None) is not None:
             self._send_end(OutgoingMessage(answer, self._ending, job))
             return
@@ -240,14 +242,14 @@ class TaskRunner:
                 LOG.warning("the answer to request %s cannot be stored: %s", job.id, stored)
             with self.lock:
                 effects = self.server.on_stored(job, message.withdrawn)
-            self.apply(e for e in effects if not (isinstance(e, server.Reply) and e.terminal))
+            self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
 
     def end(
         self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
     ) -> Iterable[bool]:
         """Store, publish and acknowledge in one step what was claimed as it was taken."""
         crashpoint("worker.before-finish")
-        jobs: list[server.Job] = [message.correlation for message in messages]
+        jobs: list[Job] = [message.correlation for message in messages]
         ended = [
             ((job.id, job.epoch, env.freeze(message.envelope)), job.receipt, laid_out)
             for job, message, laid_out in zip(jobs, messages, prepared, strict=True)
@@ -271,7 +273,7 @@ class TaskRunner:
                 order.deliver()
         return (True for _ in jobs)
 
-    def _is_fenced(self, job: server.Job) -> bool:
+    def _is_fenced(self, job: Job) -> bool:
         """Whether a row took no result because it is another worker's, or is done.
 
         If it was removed, the answer is of no use; if it was lost, its engine may wait for it.
@@ -288,7 +290,7 @@ class TaskRunner:
 
     # The pool.
 
-    def _run(self, job: server.Job) -> None:
+    def _run(self, job: Job) -> None:
         assert job.endpoint is not None
         job.began = time.time()
         if reporting.LOG.isEnabledFor(logging.DEBUG):
@@ -313,17 +315,17 @@ class TaskRunner:
         if job.cancelled:  # meanwhile
             self.cancel(job)
 
-    def cancel(self, job: server.Job) -> None:
+    def cancel(self, job: Job) -> None:
         """Let a task that runs end soon."""
         if job.ticket is not None:
             job.ticket.cancel(CANCEL_GRACE)
 
-    def _told(self, job: server.Job, event_type: str, details: dict[str, Any]) -> None:
+    def _told(self, job: Job, event_type: str, details: dict[str, Any]) -> None:
         with self.lock:
             effects = self.server.on_event(job, event_type, details)
         self.apply(effects)
 
-    def _ran(self, job: server.Job, value: Any) -> None:
+    def _ran(self, job: Job, value: Any) -> None:
         if value is endpoint.Turn.MISSED:
             with self.lock:
                 effects = self.server.on_unstarted(job)
@@ -351,7 +353,7 @@ class TaskRunner:
 
     # The broker.
 
-    def _reply(self, job: server.Job | None, envelope: env.Envelope, terminal: bool) -> None:
+    def _reply(self, job: Job | None, envelope: env.Envelope, terminal: bool) -> None:
         if job is None:
             if envelope.type == pr.NOTIFY:
                 envelope.headers[env.WBE_TIME] = time.time()
@@ -388,7 +390,7 @@ class TaskRunner:
                     self._proxy.send(OutgoingMessage(running), defer=True)
         return now + RUNNING_AFTER if busy else None  # others will come, and need not wake it
 
-    def _leave_out_running(self, job: server.Job) -> None:
+    def _leave_out_running(self, job: Job) -> None:
         """That it runs need not be told any more: it follows from what is told now."""
         if job.running is None:
             return
@@ -404,11 +406,11 @@ class TaskRunner:
         if not (plainly and self._proxy.answer(message, job.receipt, soon)):
             self._proxy.send(message, defer=soon)
 
-    def ended(self, jobs: Sequence[server.Job]) -> None:
+    def ended(self, jobs: Sequence[Job]) -> None:
         """They are about to be answered, and run no more: together, their slots are taken once."""
         self._proxy.release_many([job.receipt for job in jobs])
 
-    def answered(self, jobs: Sequence[server.Job]) -> None:
+    def answered(self, jobs: Sequence[Job]) -> None:
         """Their terminal answers are published, or never can be."""
         if self._proxy.target.ours:  # no slot waits for it
             for job in jobs:
@@ -416,16 +418,16 @@ class TaskRunner:
         else:
             self._acknowledge_all(jobs)
 
-    def _acknowledge_all(self, jobs: Sequence[server.Job]) -> None:
+    def _acknowledge_all(self, jobs: Sequence[Job]) -> None:
         self._proxy.ack_many([job.receipt for job in jobs])
         self._forget(jobs)
 
-    def done(self, jobs: Sequence[server.Job]) -> None:
+    def done(self, jobs: Sequence[Job]) -> None:
         """They are answered, and acknowledged with that."""
         self._proxy.forget_many([job.receipt for job in jobs])
         self._forget(jobs)
 
-    def _forget(self, jobs: Sequence[server.Job]) -> None:
+    def _forget(self, jobs: Sequence[Job]) -> None:
         with self.lock:
             for job in jobs:
                 self.server.on_answered(job)
@@ -488,7 +490,7 @@ class _Ending(_Answering):
         self._runner.done([message.correlation for message in messages])
 
 
-def _tell_fenced(job: server.Job) -> None:
+def _tell_fenced(job: Job) -> None:
     LOG.warning(
         "request %s was given up by its engine while it ran here: what came of it is not told",
         job.id,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as errors
 
 from wbengine.transports._nudge import Nudge
 from wbengine.transports._redis_link import Link, Place
-from wbengine.transports._store import Taken
 
 #: Seconds until somebody who waits looks by himself: a bell may be lost with who heard it.
 POLL: Final = 1
@@ -26,7 +25,7 @@ class Heard(NamedTuple):
     answers: tuple[Any, ...] = ()
 
 
-class Bell:
+class BlockingWait:
     """One consumer's wait, blocked in the server on a connection of its own.
 
     `nudge` is for any thread, the rest for one.  A wait that a nudge ends goes on in the server,
@@ -80,7 +79,7 @@ class Bell:
             raise errors.TimeoutError(f"{self._place.shown} does not answer")
         return Heard(nudged)
 
-    def rest(self, seconds: float) -> bool:
+    def pause(self, seconds: float) -> bool:
         """Wait for a nudge only, unless more is waited for already; whether there was one."""
         if self._asked is not None:
             return False
@@ -146,36 +145,3 @@ class Bell:
         """Free everything; nobody waits."""
         self.close_link()
         self._nudge.close()
-
-
-class Ahead:
-    """What came with the end of a wait, in order, until there is room for it.  Of one thread."""
-
-    def __init__(self) -> None:
-        self._taken: list[Taken] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._taken)
-
-    def add(self, taken: Taken) -> None:
-        self._taken.append(taken)
-
-    def hand_over(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
-        """For each group at most so many, with the number of the group."""
-        places = {queue: place for place, (_, queues) in enumerate(groups) for queue in queues}
-        room = [most for most, _ in groups]
-        found, self._taken, ahead = [], [], self._taken
-        for taken in ahead:
-            place = places.get(taken.queue)
-            if place is not None and room[place] > 0:
-                room[place] -= 1
-                found.append((place, taken))
-            else:
-                self._taken.append(taken)
-        return found
-
-    def leave(self, consumed: Container[str]) -> list[Taken]:
-        """What is of other queues: nobody consumes it any more."""
-        left = [taken for taken in self._taken if taken.queue not in consumed]
-        self._taken = [taken for taken in self._taken if taken.queue in consumed]
-        return left

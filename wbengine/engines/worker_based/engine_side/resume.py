@@ -14,8 +14,6 @@ from wbengine import storage as storage_module
 from wbengine.engines.worker_based import executor as executors
 from wbengine.persistence import models
 
-__all__ = ["KEY", "Lineage", "ended"]
-
 #: The key in the `meta` of a flow.
 KEY: Final = "worker_based"
 
@@ -26,7 +24,7 @@ _UNDER_WAY: Final = (states.RUNNING, states.REVERTING)
 _UNDONE: Final = (states.REVERTED, states.REVERT_FAILURE)
 
 
-class Lineage:
+class EarlierRuns:
     """The runs of one flow: those before this one, and what it leaves to the next.
 
     `own`: the executor is this engine's alone, so that it can take the name of the one before, and
