@@ -43,7 +43,7 @@ def waits(end, redis_server, url):
 
     def began():
         end.nothing_comes()
-        return end.store._bell.takes
+        return end.store._waiting.takes
 
     until(began)
     with redis_server.client(url.rpartition("/")[2]) as client:
@@ -133,7 +133,7 @@ def test_consumer_cancelled_while_it_waits_takes_no_message(redis_url, redis_ser
     taker.channel.basic_cancel("mine")
     sender.send("x", "mine")
     assert other.consume("mine").drain(1) == ["x"]
-    assert not taker.store._ahead
+    assert not taker.store._prefetched
 
 
 def test_connection_closed_while_it_waits_returns_its_message(redis_url, redis_server, ends):

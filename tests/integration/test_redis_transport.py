@@ -318,7 +318,7 @@ def test_a_connection_that_went_deaf_is_noticed(redis_url, redis_server, ends, f
     with tcp_proxy.threaded(redis_server.port) as proxy:
         url = redis_url.replace(f":{redis_server.port}/", f":{proxy.port}/")
         taker, sender = ends(url).queue("q", "k").consume("q"), ends(url)
-        until(lambda: taker.nothing_comes() or taker.store._bell._asked)
+        until(lambda: taker.nothing_comes() or taker.store._waiting._asked)
         getattr(proxy, fault)()
         for end in (sender, taker):
             end.hurry(0.3)

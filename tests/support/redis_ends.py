@@ -96,7 +96,7 @@ class End:
     def hurry(self, seconds):
         """Have it lose patience so soon: with what it waits for already, and from now on."""
         hurry(self.store._client._link, seconds)
-        self.store._bell._late = time.monotonic() + seconds
+        self.store._waiting._late = time.monotonic() + seconds
 
     def close(self):
         self.connection.release()

@@ -106,10 +106,10 @@ def test_no_ring_is_missed(ends: Ends) -> None:
 def test_who_rests_is_woken_by_a_ring_only(ends: Ends) -> None:
     ends.theirs.send(b"something")
     began = time.monotonic()
-    ends.amqp.rest(0.05)
+    ends.amqp.wait_for_ring(0.05)
     assert time.monotonic() - began > 0.04
     threading.Timer(0.01, ends.amqp.ring).start()
-    ends.amqp.rest(90)
+    ends.amqp.wait_for_ring(90)
     assert time.monotonic() - began < 45
     assert ends.amqp.wait(90) is True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -221,3 +223,36 @@ def test_whatever_is_asked_for_is_done_without_more_to_do(place: Place, seed: in
     for who in range(3):
         own: Sequence[int] = [number for of, number in arrived if of == who]
         assert list(own) == sorted(set(own))
+
+
+def test_interruption_before_it_is_published_leaves_no_message_behind(place: Place) -> None:
+    """Whatever the line at which Ctrl-C ends a call, what it took goes out without another one."""
+    send = type(place.sender).send
+    lines, first = inspect.getsourcelines(send)
+    last = first + next(n for n, line in enumerate(lines) if "_publish_some" in line)
+    wanted = seen = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal wanted, seen
+        # A second time at a line is the end of a `with`, which no signal comes before.
+        if event == "line" and frame.f_code is send.__code__ and seen < frame.f_lineno <= last:
+            wanted, seen = wanted - 1, frame.f_lineno
+            if wanted == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    while True:
+        asleep(place)
+        wanted, seen = interrupted + 1, 0
+        sys.settrace(trace)
+        try:
+            now(place, interrupted)
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        until(lambda: not place.sender.behind, WAIT)
+    assert interrupted > 5

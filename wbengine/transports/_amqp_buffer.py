@@ -18,8 +18,6 @@ from amqp.transport import TCPTransport
 
 from wbengine.transports import _amqp_frames as frames
 
-__all__ = ["Buffer"]
-
 #: Bytes that are asked for at once.
 _READ: Final = 64 * 1024
 
@@ -53,7 +51,7 @@ class Buffer:
         self.got = b""
         self.at = 0
         self._out: deque[bytes] = deque()
-        self._rest = b""
+        self._unsent = b""
         self._stuck_since = 0.0
         self._corked = False
         self._closed = False
@@ -72,12 +70,12 @@ class Buffer:
     @property
     def is_stuck(self) -> bool:
         """Whether the system took only a part of what was to be sent."""
-        return bool(self._rest)
+        return bool(self._unsent)
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something for `proceed` to do."""
-        return bool(self._out or self._rest) or self._broken is not None
+        return bool(self._out or self._unsent) or self._broken is not None
 
     def put(self, data: bytes) -> None:
         """Let this go out with the next `flush`; any thread."""
@@ -106,22 +104,22 @@ class Buffer:
                 self._writing.release()
         if mine and self._broken is not None:
             raise self._broken
-        if not mine and (self._rest or self._broken is not None):
+        if not mine and (self._unsent or self._broken is not None):
             self._wake()
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._out) and not (self._rest or self._broken is not None or self._closed)
+        return bool(self._out) and not (self._unsent or self._broken is not None or self._closed)
 
     def _push(self) -> None:
-        while (self._out or self._rest) and self._broken is None and not self._closed:
-            parts, size = [self._rest] if self._rest else [], len(self._rest)
+        while (self._out or self._unsent) and self._broken is None and not self._closed:
+            parts, size = [self._unsent] if self._unsent else [], len(self._unsent)
             while self._out and size < _WRITE:
                 parts.append(self._out.popleft())
                 size += len(parts[-1])
             data = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._rest = self._offer(data)
-            if self._rest:
+            self._unsent = self._offer(data)
+            if self._unsent:
                 return
 
     def _offer(self, data: bytes) -> bytes:
@@ -151,10 +149,10 @@ class Buffer:
 
         :raises OSError: the connection is lost, or nobody reads what is sent.
         """
-        if self._rest:
+        if self._unsent:
             with self._writing:
                 self._push()
-            if self._rest and time.monotonic() - self._stuck_since > self._patience:
+            if self._unsent and time.monotonic() - self._stuck_since > self._patience:
                 self._broken = ConnectionError("it does not read what it is sent")
         self._flush(mine=True)
 
@@ -226,7 +224,7 @@ class Buffer:
     def _receive(self, count: int) -> bytes:
         """At least a byte, and at most so many; none when the connection has ended."""
         if self.at >= len(self.got):
-            if self._out or self._rest:  # it may be an answer to that
+            if self._out or self._unsent:  # it may be an answer to that
                 self._finish()
             self.got, self.at = self._recv(_READ), 0
         found = self.got[self.at : self.at + count]
@@ -235,7 +233,7 @@ class Buffer:
 
     def _finish(self) -> None:
         self._flush(mine=True)
-        while self._rest:
+        while self._unsent:
             waiting = select.poll()
             waiting.register(self._transport.sock, select.POLLOUT)
             waiting.poll(self._patience * 1000)
@@ -248,10 +246,10 @@ class Buffer:
         with self._writing:
             if self._closed:
                 return
-            torn = bool(self._rest)
+            torn = bool(self._unsent)
             if not torn and self._broken is None:
                 self._push()
-                torn = bool(self._rest)
+                torn = bool(self._unsent)
             self._closed = True
         transport = self._transport
         transport._read_buffer += self.got[self.at :]

@@ -27,6 +27,8 @@ from wbengine.transports import _base, _envelope, _files, _routing, _store
 from wbengine.transports._arrivals import Arrivals, View
 from wbengine.transports._store import FolderClaims, Store, Taken
 
+__all__ = ["FileStore", "Transport", "folders", "path_of"]
+
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
 #: A queue that nobody consumes or publishes to for so long is removed with all it holds.

@@ -31,6 +31,8 @@ from wbengine.transports._redis_link import LOST, Client, Place, Script
 from wbengine.transports._redis_wait import BlockingWait, Heard
 from wbengine.transports._store import RedisClaims, Store, Taken, label
 
+__all__ = ["RedisStore", "Transport", "place"]
+
 LOG = logging.getLogger(__name__)
 
 
@@ -39,7 +41,7 @@ _TEND_EVERY: Final = 2.0
 #: Who is heard of each second must not be taken for dead because he is late once.
 _LEAST_DEAD_AFTER: Final = 1.5
 #: Seconds in which there may be room again.
-_REST: Final = 0.005
+_NO_ROOM_PAUSE: Final = 0.005
 #: Seconds between two notes of who takes messages again and again.
 _NOTE_EVERY: Final = 0.2
 #: So many messages are taken at once by who has no limit of his own.
@@ -553,7 +555,9 @@ class RedisStore(Store):
 
         Not so requests that others could take as well: who waits may be frozen by now.
         """
-        if len(queues) < len(self._watched) and self._waiting.pause(min(_REST, timeout or _REST)):
+        if len(queues) < len(self._watched) and self._waiting.pause(
+            min(_NO_ROOM_PAUSE, timeout or _NO_ROOM_PAUSE)
+        ):
             self._look = True  # there is room again, where there was none
             return
         who = self._who or self._join()

@@ -8,8 +8,6 @@ from typing import Any
 import kombu
 from kombu.transport import base
 
-__all__ = ["Message", "channel_of"]
-
 
 class Message(base.Message):  # type: ignore[misc]
     """A message whose body is what came: kombu's own expands one that says it is compressed before

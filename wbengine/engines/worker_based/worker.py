@@ -29,7 +29,7 @@ from wbengine.engines.worker_based.worker_side import (
 )
 from wbengine.engines.worker_based.worker_side import effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
-from wbengine.engines.worker_based.worker_side.slots import make_pool
+from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.discovery import snapshots
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 from wbengine.engines.worker_based import dispatcher
 from wbengine.engines.worker_based import protocol as pr
+
+__all__ = ["Worker", "default_slots"]
 
 
 class MessageHandlers:

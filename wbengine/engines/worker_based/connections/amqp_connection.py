@@ -17,8 +17,6 @@ from wbengine.transports import _amqp_buffer, _amqp_frames
 from wbengine.transports import _amqp_frames as frames
 from wbengine.transports._amqp_frames import Delivery
 
-__all__ = ["STALL", "AmqpChannel", "AmqpConnection"]
-
 #: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
 STALL: Final = 10.0
 
@@ -130,7 +128,7 @@ class AmqpConnection:
             return True
         return self._sleep(self._poll, timeout)
 
-    def rest(self, seconds: float) -> None:
+    def wait_for_ring(self, seconds: float) -> None:
         """Wait for a ring only, so long at most, whatever the broker says meanwhile."""
         self._sleep(self._bells, seconds)
 

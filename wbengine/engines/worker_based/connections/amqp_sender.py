@@ -24,8 +24,6 @@ from wbengine.engines.worker_based.connections.publisher_confirms import (
 from wbengine.engines.worker_based.connections.sender import Sender, call
 from wbengine.transports import reasons
 
-__all__ = ["AmqpSender"]
-
 
 class AmqpSender(Sender):
     """What was confirmed is published; more is sent meanwhile.
@@ -94,14 +92,14 @@ class AmqpSender(Sender):
         with self._lock:
             now = time.monotonic()
             waits = now < (at := self._next())
-            wait = self._rest_until(at, now) if waits else 0.0
+            wait = self._sleep_for(at, now) if waits else 0.0
         if not waits:
             self._act(now)
         try:
             spoke = confirms.read(wait)
             if spoke and at == math.inf and not (self._careful or self._flushing):
                 self._looks_at = math.inf
-                confirms.rest()
+                confirms.gather()
         finally:
             self._looks_at = -math.inf
 

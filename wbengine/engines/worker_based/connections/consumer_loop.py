@@ -22,8 +22,6 @@ from wbengine.engines.worker_based.connections.receiver import Receiver
 from wbengine.engines.worker_based.connections.sender import Sender
 from wbengine.transports import reasons
 
-__all__ = ["ConsumerLoop"]
-
 LOG = logging.getLogger(__name__)
 
 #: Seconds for which requests are answered in another way than where they come from, after something

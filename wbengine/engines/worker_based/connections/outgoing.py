@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["ECHO", "NO_HOOKS", "DeliveryHooks", "OutgoingMessage", "by_hooks"]
-
 
 class DeliveryHooks:
     """What messages of one kind need besides being published.

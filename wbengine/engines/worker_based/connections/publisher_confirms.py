@@ -29,7 +29,7 @@ CONFIRM_TIMEOUT: Final = 15.0
 WINDOW: Final = 2000
 
 #: Seconds after which what it confirmed meanwhile is read together: nobody waits for one of them.
-_REST: Final = 0.02
+_GATHER: Final = 0.02
 
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
@@ -157,10 +157,10 @@ class PublisherConfirms:
         """Let many be on their way from now on."""
         self._window = WINDOW
 
-    def rest(self) -> None:
+    def gather(self) -> None:
         """Let confirms gather for a moment, unless many are waited for, or somebody rings."""
         if self.room > self._window // 2:
-            self._connection.rest(_REST)
+            self._connection.wait_for_ring(_GATHER)
 
     def read(self, timeout: float | None) -> bool:
         """Take in what the broker says; wait for it, or for a ring, so long if it says nothing.

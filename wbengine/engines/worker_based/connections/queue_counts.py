@@ -21,8 +21,6 @@ from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
 from wbengine.transports import reasons
 
-__all__ = ["Counted", "count", "exchanges", "inquiry", "is_served", "purge", "tells_all"]
-
 LOG = logging.getLogger(__name__)
 
 #: So many messages lie in a queue only if nobody takes them: an engine asks each few seconds, and

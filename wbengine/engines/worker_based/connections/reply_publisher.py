@@ -17,8 +17,6 @@ from wbengine.engines.worker_based.connections import (
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.transports._amqp_frames import Delivery
 
-__all__ = ["ReplyPublisher"]
-
 LOG = logging.getLogger(__name__)
 
 

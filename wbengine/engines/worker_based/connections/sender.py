@@ -21,8 +21,6 @@ from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, 
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
 
-__all__ = ["BATCH", "DEFERRED", "PAUSE", "Call", "ReconnectLoop", "Sender", "call"]
-
 LOG = logging.getLogger(__name__)
 
 #: Called with what was to be done of its kind.
@@ -165,6 +163,11 @@ class Sender:
                     return
                 mine = self._sending = True  # in this order: it may be interrupted (Ctrl-C)
             self._publish_some(_ROUNDS)
+        except BaseException:  # an interruption: what it leaves is the sender's own thread's
+            with self._lock:
+                self._due = -math.inf
+                self._rouse()
+            raise
         finally:
             if mine:
                 self._sending = False  # here: an interruption could end a call before it began
@@ -274,7 +277,7 @@ class Sender:
     def _wake(self) -> None:
         self._woken.notify_all()
 
-    def _rest_until(self, at: float, now: float) -> float | None:
+    def _sleep_for(self, at: float, now: float) -> float | None:
         """It has nothing to do until then: the seconds that it may wait (None: for ever)."""
         if self._flushing:
             self._settled.notify_all()
@@ -304,7 +307,7 @@ class Sender:
         with self._lock:
             now = time.monotonic()
             while now < (at := self._next()):
-                self._woken.wait(self._rest_until(at, now))
+                self._woken.wait(self._sleep_for(at, now))
                 self._looks_at = -math.inf
                 now = time.monotonic()
         self._act(now)
@@ -358,7 +361,7 @@ class Sender:
                 self._done(())  # an interruption may have left there what was sent
                 return
             try:
-                batch = self._prepared(batch)
+                batch = self._prepare(batch)
             except self._reconnects.errors as error:  # the connection is not to blame
                 self._paused = time.monotonic() + PAUSE
                 self._reconnects.tell(reasons.explain(error))
@@ -398,31 +401,25 @@ class Sender:
             if not (self._first or self._queue):
                 self._due = math.inf
 
-    def _prepared(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
+    def _prepare(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
         """Those that are to be published now; the others have left the sender."""
-        for hooks, group in by_hooks(m for m in messages if not m.withdrawn).items():
+        groups = list(by_hooks(m for m in messages if not m.withdrawn).values())
+        while groups:
+            group = [message for message in groups.pop(0) if not message.withdrawn]
             try:
-                hooks.prepare(group)
+                if group:
+                    group[0].hooks.prepare(group)
             except self._reconnects.errors:
                 raise
-            except Exception:
-                # One of them is to blame.
-                for message in group:
-                    self._prepare_alone(message)
+            except Exception as error:
+                if len(group) == 1:
+                    self._fail(group[0], error)
+                else:  # one of them is to blame
+                    groups[:0] = [[message] for message in group]
         wanted = [message for message in messages if not (message.withdrawn or message.sent)]
         if len(wanted) < len(messages):
             self._done(message for message in messages if message.withdrawn)
         return wanted
-
-    def _prepare_alone(self, message: OutgoingMessage) -> None:
-        if message.withdrawn:
-            return
-        try:
-            message.hooks.prepare((message,))
-        except self._reconnects.errors:
-            raise
-        except Exception as error:
-            self._fail(message, error)
 
     def _fail(self, message: OutgoingMessage, error: Exception) -> None:
         LOG.error("a message cannot be published: %s", error)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection
 
 from wbengine import exceptions
 
-__all__ = ["FlowGuards"]
-
 Check = Callable[[], object]
 
 

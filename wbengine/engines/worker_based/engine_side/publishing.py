@@ -12,8 +12,6 @@ from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.tracker import RequestTracker
 
-__all__ = ["Publishing", "Questions"]
-
 
 class Publishing(DeliveryHooks):
     """Sees to it that a request is published only if it is wanted, and has its row by then.

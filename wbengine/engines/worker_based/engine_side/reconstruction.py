@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from wbengine import _names, atom, task
 
-__all__ = ["what_is_lost"]
-
 
 class _Plain(task.Task):
     def execute(self) -> None:

@@ -17,8 +17,6 @@ from typing import Any, Final
 from wbengine import _codec, _names
 from wbengine import exceptions as exc
 
-__all__ = ["pack", "parse", "unpack"]
-
 _TYPE: Final = "__type__"
 _VALUE: Final = "__value__"
 _MARKED: Final = {_TYPE, _VALUE}

@@ -10,8 +10,6 @@ from typing import Any
 from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["Pings", "Pong"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pong:

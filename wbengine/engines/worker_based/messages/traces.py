@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["LONGEST", "MASK", "headers"]
-
 #: So much of them is shown.
 LONGEST: Final = 200
 #: What stands for a value that nobody should see.

@@ -55,8 +55,6 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.requests.tracker import RequestTracker
 
-__all__ = ["LONGEST_LOOKUP_PAUSE", "LOOKUP_PAUSE", "MOST_EARLY", "UNKNOWN", "Recovery", "Seen"]
-
 #: Seconds until a request is looked for again; each time it takes twice as long, and in the end so
 #: long.
 LOOKUP_PAUSE: Final = 3.0

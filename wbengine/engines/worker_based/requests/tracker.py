@@ -48,8 +48,6 @@ from wbengine.engines.worker_based.requests.tracked import (
 )
 from wbengine.types import failure as ft
 
-__all__ = ["Observer", "RequestTracker"]
-
 LOG = logging.getLogger(__name__)
 
 #: At most this many requests of one queue are in the broker, or `PER_SLOT` for each known slot if

@@ -14,8 +14,6 @@ from typing import Final
 from wbengine import __version__, _names
 from wbengine._terminal import visible
 
-__all__ = ["banner", "host_and_pid", "host_name", "identity", "queue_name", "topics"]
-
 #: The name of a worker: host, process, and what makes it another one each time.
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 #: What it may begin with.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wbengine.engines.worker_based import protocol as pr
     from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["Job", "Jobs"]
-
 Key = tuple[str, int]
 
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from wbengine import invocation
     from wbengine.engines.worker_based.worker_side.jobs import Job, Key
 
-__all__ = ["ObservedJobs", "Observer", "Observers"]
-
 
 class Observer(Protocol):
     """What is told of a request, in this order.  Under the lock of a `Server`: it must neither wait

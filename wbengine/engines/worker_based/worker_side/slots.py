@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol
 from wbengine import pools
 from wbengine.concurrency import limits
 
-__all__ = ["POOLS", "default_slots", "make_pool"]
-
 #: The kinds of pools, by name.
 POOLS: Final = ("threads", "processes", "solo")
 PROCESSES: Final = "processes"

@@ -28,8 +28,6 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
-__all__ = ["CANCEL_GRACE", "LEDGER_PAUSE", "TaskRunner"]
-
 LOG = logging.getLogger(__name__)
 
 #: Seconds that a cancelled task has to end by itself where it can be killed.

@@ -18,8 +18,6 @@ from wbengine.engines.worker_based.worker_side.slots import Pool
 if TYPE_CHECKING:
     from wbengine.concurrency import event_loop
 
-__all__ = ["TaskSource", "TaskSources", "WorkerContext"]
-
 LOG = logging.getLogger(__name__)
 
 
