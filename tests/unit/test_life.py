@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine.engines.worker_based.messages.life import STATES, Career, Life
+from wbengine.engines.worker_based.messages.life import STATES, WorkerStats, WorkerStatus
 
-FULL = Life(
+FULL = WorkerStatus(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
 )
 #: Everything that JSON, or a hostile peer's idea of it, may hold.
@@ -30,27 +30,29 @@ JUNK = st.recursive(
 FIELDS = ("birth", "shutdown_requested", "death", "successes", "failures", "working", "current")
 
 
-@pytest.mark.parametrize("life", [FULL, Life(), Life("idle", 1.0), Life("dead", successes=1)])
-def test_what_is_written_is_read(life: Life) -> None:
+@pytest.mark.parametrize(
+    "life", [FULL, WorkerStatus(), WorkerStatus("idle", 1.0), WorkerStatus("dead", successes=1)]
+)
+def test_what_is_written_is_read(life: WorkerStatus) -> None:
     header = life.to_header()
-    assert Life.from_header(json.loads(json.dumps(header))) == life
-    assert Life.from_header(header) == life
+    assert WorkerStatus.from_header(json.loads(json.dumps(header))) == life
+    assert WorkerStatus.from_header(header) == life
 
 
 def test_what_is_as_by_default_does_not_travel() -> None:
-    assert Life("idle").to_header() == {"state": "idle"}
+    assert WorkerStatus("idle").to_header() == {"state": "idle"}
 
 
 @given(JUNK)
 def test_whatever_comes_is_a_life_or_none(junk: Any) -> None:
-    assert Life.from_header(junk) is None
-    assert Life.from_header({"state": junk}) is None
+    assert WorkerStatus.from_header(junk) is None
+    assert WorkerStatus.from_header({"state": junk}) is None
 
 
 @given(st.sampled_from(sorted(STATES)), st.sampled_from(FIELDS), JUNK)
 def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None:
     header = {**FULL.to_header(), "state": state}
-    found = Life.from_header({**header, field: junk, "more": junk})
+    found = WorkerStatus.from_header({**header, field: junk, "more": junk})
     assert found is not None and found.state == state
     for name in FIELDS:
         value = getattr(found, name)
@@ -67,36 +69,38 @@ def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None
 
 def test_too_much_is_not_read() -> None:
     pairs = [["id", "x" * 600], ["a", "b"], *[["c", "d"]] * 2000]
-    found = Life.from_header({"state": "busy", "current": pairs})
+    found = WorkerStatus.from_header({"state": "busy", "current": pairs})
     assert found is not None and len(found.current) == 999
     assert found.current[0] == ("a", "b")
 
 
-def test_a_career() -> None:
-    career = Career(5.0)
-    states = [career.life(()).state]
-    career.serving = True
-    states += [career.life(()).state, career.life([("id", "t")]).state]
-    career.suspend()
-    states.append(career.life([("id", "t")]).state)
-    assert not career.takes
-    career.resume()
-    assert career.takes
-    career.end(7.0)
-    states.append(career.life([("id", "t")]).state)
-    career.resume()
-    assert not career.takes
-    career.end(9.0, dead=True)
-    states.append(career.life(()).state)
+def test_stats_of_a_worker() -> None:
+    stats = WorkerStats(5.0)
+    states = [stats.life(()).state]
+    stats.serving = True
+    states += [stats.life(()).state, stats.life([("id", "t")]).state]
+    stats.suspend()
+    states.append(stats.life([("id", "t")]).state)
+    assert not stats.takes
+    stats.resume()
+    assert stats.takes
+    stats.end(7.0)
+    states.append(stats.life([("id", "t")]).state)
+    stats.resume()
+    assert not stats.takes
+    stats.end(9.0, dead=True)
+    states.append(stats.life(()).state)
     assert states == ["started", "idle", "busy", "suspended", "draining", "dead"]
-    assert (career.shutdown_requested, career.death) == (7.0, 9.0)
+    assert (stats.shutdown_requested, stats.death) == (7.0, 9.0)
 
 
 def test_a_death_without_warning() -> None:
-    career = Career(5.0)
-    career.end(9.0, dead=True)
-    assert (career.shutdown_requested, career.death) == (9.0, 9.0)
+    stats = WorkerStats(5.0)
+    stats.end(9.0, dead=True)
+    assert (stats.shutdown_requested, stats.death) == (9.0, 9.0)
 
 
 def test_truth_is_no_number() -> None:
-    assert Life.from_header({"state": "idle", "birth": True, "successes": True}) == Life("idle")
+    assert WorkerStatus.from_header(
+        {"state": "idle", "birth": True, "successes": True}
+    ) == WorkerStatus("idle")

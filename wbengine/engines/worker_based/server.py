@@ -132,10 +132,10 @@ class Server:
     ) -> None:
         self.identity = identity
         self._offer = endpoints.Offer(identity, offered, ledger)
-        self._career = lives.Career(birth)
+        self._stats = lives.WorkerStats(birth)
         self._roll = Jobs(slots, max_tasks)
         self.heartbeat = Heartbeat(
-            identity, queues, self._offer.names, self._career, self._roll, plain
+            identity, queues, self._offer.names, self._stats, self._roll, plain
         )
         self._observed = ObservedJobs(observer) if observer is not None else None
         #: How many tasks ended, and how many messages were not run, by what became of them.
@@ -170,40 +170,40 @@ class Server:
     # Its life.
 
     @property
-    def life(self) -> lives.Life:
+    def life(self) -> lives.WorkerStatus:
         """What this worker tells of itself."""
         return self.heartbeat.life
 
     @property
     def suspended(self) -> bool:
-        return self._career.suspended
+        return self._stats.suspended
 
     def suspend(self, period: float | None = None) -> list[Effect]:
         """Take nothing new, until `resume`; what is not started goes back.  Idempotent."""
-        if not self._career.takes:
+        if not self._stats.takes:
             return []
-        self._career.suspend()
+        self._stats.suspend()
         return self._tell_all(env.BEAT, period) + self._hand_back_all()
 
     def resume(self, period: float | None = None) -> list[Effect]:
         """Take what comes again.  Idempotent; not after `drain`."""
-        if not self._career.suspended or self._career.ending:
+        if not self._stats.suspended or self._stats.ending:
             return []
-        self._career.resume()
+        self._stats.resume()
         return self._tell_all(env.BEAT, period)
 
     def drain(self, now: float, period: float | None = None) -> list[Effect]:
         """Take nothing new any more; what is not started goes back.  Idempotent."""
-        if self._career.ending:
+        if self._stats.ending:
             return []
-        self._career.end(now)
+        self._stats.end(now)
         return self._tell_all(env.BEAT, period) + self._hand_back_all()
 
     def die(self, now: float, period: float | None = None) -> list[Effect]:
         """Say goodbye, and answer nothing any more: what still runs is given up.  Idempotent."""
-        if self._career.death is not None:
+        if self._stats.death is not None:
             return []
-        self._career.end(now, dead=True)
+        self._stats.end(now, dead=True)
         effects = self._tell_all(env.STOPPED, period)
         if self._observed is not None:
             for job in self._roll.jobs.values():
@@ -354,7 +354,7 @@ class Server:
         if self._observed is not None:
             self._observed.started(job)
         effects: list[Effect] = [Reply(job, self._answers.running(job)), Run(job)]
-        if roll.left == 0 and not self._career.ending:
+        if roll.left == 0 and not self._stats.ending:
             effects.append(Drain())
         return effects
 
@@ -364,18 +364,18 @@ class Server:
         if not roll.left:
             return roll.left is None, []
         roll.left -= 1
-        return True, [] if roll.left or self._career.ending else [Drain()]
+        return True, [] if roll.left or self._stats.ending else [Drain()]
 
     @property
     def _takes(self) -> bool:
-        return self._roll.left != 0 and self._career.takes
+        return self._roll.left != 0 and self._stats.takes
 
     def _refill(self) -> list[Effect]:
         """Slots are free: they are for the jobs that waited longest."""
         roll = self._roll
         effects: list[Effect] = []
         while roll.waiting and len(roll.begun) < roll.slots:
-            if roll.left == 0 and not self._career.ending:
+            if roll.left == 0 and not self._stats.ending:
                 break  # what waits is given back when it is told to end
             effects += self._begin(roll.waiting.popitem(last=False)[1])
         return effects
@@ -469,11 +469,11 @@ class Server:
         return effects + self._refill() if self._roll.waiting else effects
 
     def _count(self, outcome: invocation.Outcome) -> None:
-        career = self._career
-        career.failures += outcome.failed
-        career.successes += not outcome.failed
+        stats = self._stats
+        stats.failures += outcome.failed
+        stats.successes += not outcome.failed
         if outcome.started is not None and outcome.ended is not None:
-            career.working += max(0.0, outcome.ended - outcome.started)  # clocks are set back
+            stats.working += max(0.0, outcome.ended - outcome.started)  # clocks are set back
 
     def _end(self, job: Job, answer: env.Envelope, how: str | None = None) -> list[Effect]:
         self.counts[how or answer.body["state"]] += 1

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
-from wbengine import exceptions
+from wbengine import _names, exceptions
 
 T = TypeVar("T")
 
@@ -123,6 +123,14 @@ def check_limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
         raise ValueError(f"a page has 1 to {MOST_LISTED} rows, not {limit!r}")
     return limit
+
+
+def check_id(name: str, kind: str = "request id") -> str:
+    """`name`, if a row, or a holder, can be called so.
+
+    :raises ValueError: it cannot.
+    """
+    return name if _names.is_label(name) else _names.check_label(kind, name)
 
 
 def refusal(row: Row | None, epoch: int) -> Claim | None:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.ledger.journal import NONE, Entry, Journal, Outcome, Table
 from wbengine.transports import _files
@@ -141,10 +141,10 @@ class DirectoryLedger(base.Ledger):
     def claims(self, place: object, holder: str) -> Claims | None:
         if not isinstance(place, tuple):  # no folders
             return None
-        return Claims(self, _label(holder, "holder"))
+        return Claims(self, base.check_id(holder, "holder"))
 
     def renew(self, holder: str) -> None:
-        path = f"{self._beats}/{_label(holder, 'holder')}"
+        path = f"{self._beats}/{base.check_id(holder, 'holder')}"
         with self._failures():
             try:
                 os.utime(path)
@@ -160,7 +160,7 @@ class DirectoryLedger(base.Ledger):
 
     def silence(self, holder: str) -> float | None:
         try:
-            changed = os.stat(f"{self._beats}/{_label(holder, 'holder')}").st_mtime
+            changed = os.stat(f"{self._beats}/{base.check_id(holder, 'holder')}").st_mtime
         except FileNotFoundError:
             return None
         return min(max(0.0, self._now() - changed), time.monotonic() - self._jumped)
@@ -514,9 +514,5 @@ def _id_of(name: str) -> str:
     return name.rsplit(".", 2)[0]
 
 
-def _label(name: str, kind: str = "request id") -> str:
-    return name if _names.is_label(name) else _names.check_label(kind, name)
-
-
 def _word(name: str, kind: str = "request id") -> bytes:
-    return _label(name, kind).encode()
+    return base.check_id(name, kind).encode()

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from wbengine import _names, exceptions
+from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports._redis_link import Place, Pool, Script, portions
@@ -113,8 +113,8 @@ class RedisLedger(base.Ledger):
     # -- workers
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        _label(id)
-        _label(holder, "holder")
+        base.check_id(id)
+        base.check_id(holder, "holder")
         self._holders.add(holder)
         name = next(self._names)
         try:
@@ -127,16 +127,16 @@ class RedisLedger(base.Ledger):
     def claims(self, place: object, holder: str) -> Claims | None:
         if place != self.place:
             return None
-        self._holders.add(_label(holder, "holder"))
+        self._holders.add(base.check_id(holder, "holder"))
         return Claims(self, holder)
 
     def renew(self, holder: str) -> None:
-        self._holders.add(_label(holder, "holder"))
+        self._holders.add(base.check_id(holder, "holder"))
         self._keep(self._run(steps.RENEW, self._digest, self.user, holder))
 
     def silence(self, holder: str) -> float | None:
         """As it is promised; no longer than the server can be reached: nobody could renew."""
-        silent, _ = self._run(steps.SILENCE, _label(holder, "holder"))
+        silent, _ = self._run(steps.SILENCE, base.check_id(holder, "holder"))
         if silent is None:
             return None
         return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
@@ -154,7 +154,7 @@ class RedisLedger(base.Ledger):
     ) -> list[bool | exceptions.LedgerFailure]:
         """As `finish`, in one step."""
         for id, _, _ in ended:
-            _label(id)
+            base.check_id(id)
         try:
             told, again = self._run(steps.FINISH, holder, *chain.from_iterable(ended))
         except exceptions.LedgerFailure as error:
@@ -169,7 +169,7 @@ class RedisLedger(base.Ledger):
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def release(self, id: str, epoch: int, holder: str) -> bool:
-        _label(id)
+        base.check_id(id)
         done, again = self._run_in_time(steps.RELEASE, id, epoch, holder)
         if again and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
@@ -195,17 +195,17 @@ class RedisLedger(base.Ledger):
 
     def _open(self, replace: int, *rows: str | int) -> None:
         for id in rows[::2]:
-            _label(str(id))
+            base.check_id(str(id))
         self._keep(self._run_in_time(steps.OPEN, self._digest, replace, *rows))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
-        found, _ = self._run(steps.REOPEN, _label(id), epoch)
+        found, _ = self._run(steps.REOPEN, base.check_id(id), epoch)
         if found is None:
             raise exceptions.NotFound(f"request {id} has no row in {self._shown}")
         return None if isinstance(found, int) else bytes(found[0] or b"")
 
     def revoke(self, id: str, epoch: int | None = None) -> bool:
-        [gone], again = self._run(steps.REVOKE, _label(id), "" if epoch is None else epoch)
+        [gone], again = self._run(steps.REVOKE, base.check_id(id), "" if epoch is None else epoch)
         return bool(gone) or (again and self.state(id) is None)
 
     def revoke_many(self, rows: Sequence[tuple[str, int]]) -> list[bool | exceptions.LedgerFailure]:
@@ -213,7 +213,7 @@ class RedisLedger(base.Ledger):
         told: list[bool | exceptions.LedgerFailure] = []
         try:
             for some in portions(rows):
-                args = (arg for id, epoch in some for arg in (_label(id), epoch))
+                args = (arg for id, epoch in some for arg in (base.check_id(id), epoch))
                 gone, again = self._run(steps.REVOKE, *args)
                 told += [
                     bool(done) or (again and self.state(id) is None)
@@ -230,7 +230,7 @@ class RedisLedger(base.Ledger):
     def drop_many(self, ids: Sequence[str]) -> None:
         """As `drop`, in one step."""
         for id in ids:
-            _label(id)
+            base.check_id(id)
         for some in portions(ids):
             try:
                 self._run(steps.DROP, *some)
@@ -239,7 +239,7 @@ class RedisLedger(base.Ledger):
                 self._owe(steps.DROP, *some)
 
     def state(self, id: str) -> base.Row | None:
-        [found], _ = self._run(steps.STATE, _label(id))
+        [found], _ = self._run(steps.STATE, base.check_id(id))
         return _row(id, *found)
 
     def states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
@@ -247,7 +247,7 @@ class RedisLedger(base.Ledger):
         told: list[base.Row | exceptions.LedgerFailure | None] = []
         try:
             for some in portions(ids):
-                found, _ = self._run(steps.STATE, *map(_label, some))
+                found, _ = self._run(steps.STATE, *map(base.check_id, some))
                 told += [_row(id, *row) for id, row in zip(some, found, strict=True)]
         except exceptions.LedgerFailure as error:
             told += [error] * (len(ids) - len(told))
@@ -430,7 +430,3 @@ def _listed(now: int, at: bytes, id: bytes, epoch: bytes, state: bytes, holder: 
     told: base.State = state.decode()  # type: ignore[assignment]
     who = holder.decode() if holder else None
     return base.Listed(id.decode(), int(epoch), told, who, max(0.0, (now - int(at)) / 1000))
-
-
-def _label(name: str, kind: str = "request id") -> str:
-    return name if _names.is_label(name) else _names.check_label(kind, name)

@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _names, _sql, exceptions
+from wbengine import _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.engines.worker_based.ledger import base
 
@@ -225,7 +225,7 @@ class SQLLedger(base.Ledger):
     # -- workers
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        _label(id)
+        base.check_id(id)
         if holder not in self._known_holders:
             self.renew(holder)
         what = {"id": id, "epoch": epoch, "holder": holder}
@@ -239,7 +239,7 @@ class SQLLedger(base.Ledger):
             self.renew(holder)
 
     def renew(self, holder: str) -> None:
-        self._changes("renewing", self._sql.renew, {"holder": _label(holder, "holder")})
+        self._changes("renewing", self._sql.renew, {"holder": base.check_id(holder, "holder")})
         with self._lock:
             self._known_holders.add(holder)
 
@@ -282,11 +282,11 @@ class SQLLedger(base.Ledger):
     # -- the engine
 
     def open(self, id: str, epoch: int) -> None:
-        self._changes("opening", self._sql.open, {"id": _label(id), "epoch": epoch})
+        self._changes("opening", self._sql.open, {"id": base.check_id(id), "epoch": epoch})
 
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
         if rows:
-            made = [{"id": _label(id), "epoch": epoch} for id, epoch in sorted(rows)]
+            made = [{"id": base.check_id(id), "epoch": epoch} for id, epoch in sorted(rows)]
             self._run("opening", lambda connection: connection.execute(self._sql.open, made))
 
     def reopen(self, id: str, epoch: int) -> bytes | None:
@@ -423,7 +423,3 @@ class SQLLedger(base.Ledger):
                 self.sweep_stale(result_ttl)
         except exceptions.LedgerFailure as error:  # nobody needs it today
             LOG.warning("%s", error)
-
-
-def _label(name: str, kind: str = "request id") -> str:
-    return name if _names.is_label(name) else _names.check_label(kind, name)

@@ -15,8 +15,8 @@ __all__ = [
     "STARTED",
     "STATES",
     "SUSPENDED",
-    "Career",
-    "Life",
+    "WorkerStats",
+    "WorkerStatus",
 ]
 
 #: It was born, and does not take requests yet.
@@ -40,7 +40,7 @@ _LONGEST: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class WorkerStatus:
     """What is known of one worker process.
 
     Moments are unix seconds on the worker's clock, `working` is seconds: the sum of the runtimes of
@@ -72,7 +72,7 @@ class Life:
         return found
 
     @classmethod
-    def from_header(cls, data: Any) -> Life | None:
+    def from_header(cls, data: Any) -> WorkerStatus | None:
         """Read what somebody sent; None when it is not that.
 
         A field that cannot be read is as by default, whatever came in it, and hurts no other.
@@ -93,7 +93,7 @@ class Life:
         )
 
 
-class Career:
+class WorkerStats:
     """What a worker keeps count of during its life.  Its owner holds a lock around every call.
 
     `birth` is in unix seconds, like every moment that is passed in.
@@ -145,10 +145,10 @@ class Career:
         if dead:
             self.death = now
 
-    def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> Life:
+    def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> WorkerStatus:
         """All of it, with `(request id, task name)` of what runs, and when that was begun."""
         pairs = tuple(current)
-        return Life(
+        return WorkerStatus(
             self._state(bool(pairs)),
             self.birth,
             self.shutdown_requested,

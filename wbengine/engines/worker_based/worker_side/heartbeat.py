@@ -24,7 +24,7 @@ from wbengine.engines.worker_based.worker_side.jobs import Jobs
 class Heartbeat:
     """One worker process, on the topics that it serves, which `queues` maps to their queues.
 
-    `career` is its life so far, `roll` its jobs.  `plain`: it tells of its topic and its tasks, as
+    `stats` is its life so far, `roll` its jobs.  `plain`: it tells of its topic and its tasks, as
     TaskFlow's do, and of nothing else.  (The next question may reach another worker of that topic:
     engines could not count on beats.)
     """
@@ -34,14 +34,14 @@ class Heartbeat:
         identity: str,
         queues: Mapping[str, str],
         names: Sequence[str],
-        career: lives.Career,
+        stats: lives.WorkerStats,
         roll: Jobs,
         plain: bool = False,
     ) -> None:
         self._identity = identity
         self._queues = dict(queues)
         self._names = names
-        self._career = career
+        self._stats = stats
         self._roll = roll
         self._plain = plain
         #: Digest of the ledger that it shares with its engines.
@@ -50,19 +50,19 @@ class Heartbeat:
         self.besides: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
     @property
-    def life(self) -> lives.Life:
+    def life(self) -> lives.WorkerStatus:
         rows = [(job.id, job.name, job.began) for job in self._roll.begun.values()]
         rows += self.besides()
-        return self._career.life(
+        return self._stats.life(
             ((id, name) for id, name, _ in rows), (since for _, _, since in rows)
         )
 
     def introduce(self, listener: str, period: float | None) -> list[Effect]:
         """Tell an engine (by its routing key) what is offered, as it asked, or all engines."""
-        if self._plain and not self._career.takes:
+        if self._plain and not self._stats.takes:
             return []  # an empty list would be taken for what all of the topic offer
-        self._career.serving = True
-        state = env.BEAT if self._career.ending else env.READY
+        self._stats.serving = True
+        state = env.BEAT if self._stats.ending else env.READY
         return self.tell([listener], state, period)
 
     def beat(self, period: float) -> list[Effect]:
@@ -85,7 +85,7 @@ class Heartbeat:
     def _headers(self, state: str, period: float | None) -> dict[str, Any]:
         running, slots = len(self._roll.jobs), self._roll.slots
         # Slots are free for no engine while nothing is taken.
-        running = min(running, slots) if self._career.takes else slots
+        running = min(running, slots) if self._stats.takes else slots
         headers: dict[str, Any] = {
             env.WBE_VERSION: env.VERSION,
             env.WBE_WORKER: self._identity,
