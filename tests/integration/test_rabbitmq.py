@@ -19,7 +19,7 @@ import kombu
 import pytest
 
 from tests.integration.rabbitmq_sides import QUICK, Side, queues
-from tests.support import brokers, tcp_proxy
+from tests.support import brokers, outgoing, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
@@ -165,6 +165,25 @@ def test_unconfirmed_messages_are_published_again_in_order(through: Any, rabbitm
         between.resume()
         until(lambda: len(b.got) >= 100, within=RECONNECTED)
         assert b.got == list(range(100))
+
+
+def test_answer_survives_a_loss_while_the_queue_of_its_engine_is_declared(
+    through: Any, rabbitmq_url: str
+) -> None:
+    url, between = through
+    failed: list[BaseException] = []
+    envelope = env.Envelope("RESPONSE", {"n": 1}, routing_key="engine-1")
+    with Side(url, "a", interop="taskflow").running() as a:
+        until(lambda: a.proxy._sender._writer)
+        between.hold("engine-1")
+        answer = outgoing.message(envelope, failed=failed.append)
+        a.proxy.send(answer)
+        until(lambda: between.held("engine-1"))
+        between.cut()
+        until(lambda: answer.sent, within=RECONNECTED)
+        assert a.proxy.flush(60)
+        assert not failed
+        assert waiting(rabbitmq_url, "x_engine-1") == 1
 
 
 def test_nothing_counts_as_sent_that_was_not_confirmed(

@@ -116,6 +116,8 @@ class AmqpSender(Sender):
     def _write(self, confirms: PublisherConfirms, message: OutgoingMessage) -> None:
         try:
             prepared = confirms.prepare(message)
+        except self._reconnects.errors:  # as it asked the broker first; it stays where it is
+            raise
         except Exception as error:
             self._fail(message, error)
             return
