@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 
-from wbengine import _clock, exceptions
+from wbengine import _clock, _names, exceptions
 from wbengine.engines.worker_based.ledger import base
 
 
@@ -32,14 +32,16 @@ class MemoryLedger(base.Ledger):
 
     def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
         for id, _ in rows:
-            base.check_id(id)
+            if not _names.is_label(id):
+                _names.check_label("request id", id)
         with self._lock:
             for id, epoch in rows:
                 if id not in self._rows:
                     self._put(base.Row(id, epoch, base.ROW_OPEN))
 
     def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        base.check_id(holder, "holder")
+        if not _names.is_label(holder):
+            _names.check_label("holder", holder)
         with self._lock:
             row = self._rows.get(id)
             free = row == base.Row(id, epoch, base.ROW_OPEN)
@@ -51,7 +53,8 @@ class MemoryLedger(base.Ledger):
             return base.Claim(base.GRANTED, epoch, None, holder)
 
     def renew(self, holder: str) -> None:
-        base.check_id(holder, "holder")
+        if not _names.is_label(holder):
+            _names.check_label("holder", holder)
         with self._lock:
             self._beats[holder] = self._clock.monotonic()
 
