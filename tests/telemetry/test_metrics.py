@@ -458,7 +458,7 @@ def test_what_slots_are(registry: CollectorRegistry) -> None:
     """Of who takes nothing they are closed; the dead have none; TaskFlow's workers have no name."""
 
     def worker(name: str | None, state: str, running: int) -> snapshots.WorkerSnapshot:
-        known = life.WorkerStatus(state) if name else None
+        known = life.Life(state) if name else None
         return snapshots.WorkerSnapshot(name, ("t",), ("q",), (), 4, running, 1000.0, known)
 
     fleet = [

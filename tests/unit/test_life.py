@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wbengine.engines.worker_based.messages.life import STATES, WorkerStats, WorkerStatus
+from wbengine.engines.worker_based.messages.life import STATES, WorkerStats, Life
 
-FULL = WorkerStatus(
+FULL = Life(
     "draining", 1.5, 20.0, 30.25, 7, 2, 12.5, (("id-1", "resize"), ("id-2", "a task \u00e9"))
 )
 #: Everything that JSON, or a hostile peer's idea of it, may hold.
@@ -30,29 +30,27 @@ JUNK = st.recursive(
 FIELDS = ("birth", "shutdown_requested", "death", "successes", "failures", "working", "current")
 
 
-@pytest.mark.parametrize(
-    "life", [FULL, WorkerStatus(), WorkerStatus("idle", 1.0), WorkerStatus("dead", successes=1)]
-)
-def test_what_is_written_is_read(life: WorkerStatus) -> None:
+@pytest.mark.parametrize("life", [FULL, Life(), Life("idle", 1.0), Life("dead", successes=1)])
+def test_what_is_written_is_read(life: Life) -> None:
     header = life.to_header()
-    assert WorkerStatus.from_header(json.loads(json.dumps(header))) == life
-    assert WorkerStatus.from_header(header) == life
+    assert Life.from_header(json.loads(json.dumps(header))) == life
+    assert Life.from_header(header) == life
 
 
 def test_what_is_as_by_default_does_not_travel() -> None:
-    assert WorkerStatus("idle").to_header() == {"state": "idle"}
+    assert Life("idle").to_header() == {"state": "idle"}
 
 
 @given(JUNK)
 def test_whatever_comes_is_a_life_or_none(junk: Any) -> None:
-    assert WorkerStatus.from_header(junk) is None
-    assert WorkerStatus.from_header({"state": junk}) is None
+    assert Life.from_header(junk) is None
+    assert Life.from_header({"state": junk}) is None
 
 
 @given(st.sampled_from(sorted(STATES)), st.sampled_from(FIELDS), JUNK)
 def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None:
     header = {**FULL.to_header(), "state": state}
-    found = WorkerStatus.from_header({**header, field: junk, "more": junk})
+    found = Life.from_header({**header, field: junk, "more": junk})
     assert found is not None and found.state == state
     for name in FIELDS:
         value = getattr(found, name)
@@ -69,7 +67,7 @@ def test_one_bad_field_hurts_no_other(state: str, field: str, junk: Any) -> None
 
 def test_too_much_is_not_read() -> None:
     pairs = [["id", "x" * 600], ["a", "b"], *[["c", "d"]] * 2000]
-    found = WorkerStatus.from_header({"state": "busy", "current": pairs})
+    found = Life.from_header({"state": "busy", "current": pairs})
     assert found is not None and len(found.current) == 999
     assert found.current[0] == ("a", "b")
 
@@ -101,6 +99,4 @@ def test_a_death_without_warning() -> None:
 
 
 def test_truth_is_no_number() -> None:
-    assert WorkerStatus.from_header(
-        {"state": "idle", "birth": True, "successes": True}
-    ) == WorkerStatus("idle")
+    assert Life.from_header({"state": "idle", "birth": True, "successes": True}) == Life("idle")

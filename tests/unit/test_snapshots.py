@@ -76,7 +76,7 @@ def topic_worker(topic: str, identity: Any = "w1", **more: Any) -> roster.TopicW
 
 
 def test_a_process_is_one_on_all_its_topics() -> None:
-    alive = life.WorkerStatus("busy", birth=3.0)
+    alive = life.Life("busy", birth=3.0)
     workers = [
         topic_worker("t", last_seen=10.0, slots=4, running=1),
         topic_worker("u", "w2", last_seen=12.0),

@@ -75,7 +75,7 @@ class WorkerView:
     def of(cls, seen: snapshots.WorkerSnapshot) -> WorkerView:
         """What an executor saw."""
         host, pid = describing.host_and_pid(seen.identity or "")
-        told = seen.life or life.WorkerStatus()
+        told = seen.life or life.Life()
         began = (*told.since, *[0.0] * len(told.current))
         return cls(
             name=seen.identity or f"taskflow:{', '.join(seen.topics)}",

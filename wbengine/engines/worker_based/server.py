@@ -170,7 +170,7 @@ class Server:
     # Its life.
 
     @property
-    def life(self) -> lives.WorkerStatus:
+    def life(self) -> lives.Life:
         """What this worker tells of itself."""
         return self.heartbeat.life
 

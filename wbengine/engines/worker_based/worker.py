@@ -577,7 +577,7 @@ class Worker:
         return self._runner.folded
 
     @property
-    def life(self) -> lives.WorkerStatus:
+    def life(self) -> lives.Life:
         """What it tells of itself."""
         with self._runner.lock:
             return self._server.life

@@ -406,7 +406,7 @@ class ProxyWorkerFinder:
         now = worker.last_seen = self._clock.monotonic()
         worker.ledger = notify.text(env.WBE_LEDGER) or worker.ledger
         worker.period = min(MOST_PERIOD, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
-        worker.life = life.WorkerStatus.from_header(notify.headers.get(env.WBE_LIFE)) or worker.life
+        worker.life = life.Life.from_header(notify.headers.get(env.WBE_LIFE)) or worker.life
         slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
         running = notify.number(env.WBE_RUNNING, worker.running)
         if worker.life is not None and worker.life.state in _RESTING:

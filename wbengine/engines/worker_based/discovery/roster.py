@@ -71,7 +71,7 @@ class TopicWorker:
         self.last_seen = 0.0
         #: When it was heard of first.
         self.joined = math.inf
-        self.life: life.WorkerStatus | None = None
+        self.life: life.Life | None = None
         #: The version of wbengine that it runs, and the digest of its ledger, as far as it says so.
         self.software: str | None = None
         self.ledger: str | None = None

@@ -61,7 +61,7 @@ class WorkerSnapshot:
     slots: int
     running: int
     heard: float
-    life: lives.WorkerStatus | None = None
+    life: lives.Life | None = None
     software: str | None = None
     ledger: str | None = None
 

@@ -16,7 +16,7 @@ __all__ = [
     "STATES",
     "SUSPENDED",
     "WorkerStats",
-    "WorkerStatus",
+    "Life",
 ]
 
 #: It was born, and does not take requests yet.
@@ -40,7 +40,7 @@ _LONGEST: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class Life:
     """What is known of one worker process.
 
     Moments are unix seconds on the worker's clock, `working` is seconds: the sum of the runtimes of
@@ -72,7 +72,7 @@ class WorkerStatus:
         return found
 
     @classmethod
-    def from_header(cls, data: Any) -> WorkerStatus | None:
+    def from_header(cls, data: Any) -> Life | None:
         """Read what somebody sent; None when it is not that.
 
         A field that cannot be read is as by default, whatever came in it, and hurts no other.
@@ -145,10 +145,10 @@ class WorkerStats:
         if dead:
             self.death = now
 
-    def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> WorkerStatus:
+    def life(self, current: Iterable[tuple[str, str]], since: Iterable[float] = ()) -> Life:
         """All of it, with `(request id, task name)` of what runs, and when that was begun."""
         pairs = tuple(current)
-        return WorkerStatus(
+        return Life(
             self._state(bool(pairs)),
             self.birth,
             self.shutdown_requested,

@@ -50,7 +50,7 @@ class Heartbeat:
         self.besides: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
     @property
-    def life(self) -> lives.WorkerStatus:
+    def life(self) -> lives.Life:
         rows = [(job.id, job.name, job.began) for job in self._roll.begun.values()]
         rows += self.besides()
         return self._stats.life(
