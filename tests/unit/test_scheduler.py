@@ -208,6 +208,43 @@ def test_what_nobody_can_have_refused_stays_ignored() -> None:
     assert run.take() == "execute: c"
 
 
+def two_refusers() -> Any:
+    """In r's flow a decides upon b; p decides upon q; last comes after both, and c beside a."""
+    a, b, c, p, q, last = steps("a", "b", "c", "p", "q", "last")
+    inner = GRAPH("inner", control("r")).add(a, b, c).link(a, b, decider=decider)
+    flow = GRAPH("f").add(inner, p, q, last).link(p, q, decider=decider)
+    return flow.link(inner, last).link(q, last)
+
+
+@pytest.mark.parametrize(("q", "taken_back"), [(IGNORE, ""), ((SUCCESS, "EXECUTE"), " last")])
+def test_what_two_refused_earlier_is_not_taken_back_from_one(q: Any, taken_back: str) -> None:
+    done = dict.fromkeys(("r", "a", "p"), (SUCCESS, "EXECUTE"))
+    saved = {**done, "b": IGNORE, "q": q, "last": IGNORE, "c": (FAILURE, "EXECUTE")}
+    run = Run(two_refusers(), saved)
+    run.apply(states.RETRY, "r")
+    run.take()
+    run.reverted("a", "c")
+    run.take()
+    assert run.reset("r") == "a b c" + taken_back
+
+
+def test_who_said_no_earlier_is_told_by_how_much_is_ignored() -> None:
+    """b has two deciders of different depth; it was that of only b, or c2 were not done."""
+    a, q, y = steps("a", "q", "y")
+    inner = GRAPH("inner", control("r")).add(a, q, y).link(a, q, decider=decider)
+    p1, p2, b, c, c2 = steps("p1", "p2", "b", "c", "c2")
+    flow = GRAPH("f").add(inner, p1, p2, b, c, c2).link(inner, c).link(b, c).link(b, c2)
+    flow.link(p1, b, decider=decider).link(p2, b, decider=decider, decider_depth="atom")
+    done = dict.fromkeys(("r", "a", "p1", "p2", "c2"), (SUCCESS, "EXECUTE"))
+    saved = {**done, **dict.fromkeys("bqc", IGNORE), "y": (FAILURE, "EXECUTE")}
+    run = Run(flow, saved)
+    run.apply(states.RETRY, "r")
+    run.take()
+    run.reverted("a", "y")
+    run.take()
+    assert run.reset("r") == "a c q y"
+
+
 # -- cost: counted, not timed
 
 
