@@ -19,6 +19,7 @@ from wbengine.cli import app, context, dashboard_command, worker_command
 FOLDER = workers.REPOSITORY / "doc" / "deployment"
 UNITS = sorted(FOLDER.glob("systemd/*.service"))
 MANIFESTS = sorted(FOLDER.glob("kubernetes/*.yaml"))
+COMPOSE = FOLDER / "containers" / "compose.yaml"
 
 
 def check(command: Sequence[str]) -> None:
@@ -32,9 +33,10 @@ def check(command: Sequence[str]) -> None:
         else:
             assert words[1:] == ["repair"]
     else:
-        assert (Path(program).name, words[0]) == ("wbengine", "dashboard")
+        assert Path(program).name == "wbengine"
+        command = {"dashboard": dashboard_command, "worker": worker_command}[words[0]].command
         with click.Context(app.root, obj=context.Context(app.COMMANDS)) as above:
-            dashboard_command.command.make_context("dashboard", words[1:], parent=above)
+            command.make_context(words[0], words[1:], parent=above)
 
 
 def test_there_are_some() -> None:
@@ -80,6 +82,22 @@ def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any
             assert pod["terminationGracePeriodSeconds"] >= int(found[1]) + 15
 
 
+def services() -> dict[str, Any]:
+    """Those of ours; the image's program is `wbengine`."""
+    found = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    return {name: service for name, service in found.items() if "build" in service}
+
+
+@pytest.mark.parametrize("name", services())
+def test_container_starts_what_there_is(name: str) -> None:
+    service = services()[name]
+    check(["wbengine", *service["command"]])
+    for word in service["command"]:
+        if (found := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
+            assert int(service["stop_grace_period"].removesuffix("s")) >= int(found[1]) + 15
+    assert 'ENTRYPOINT ["wbengine"]' in (COMPOSE.parent / "Dockerfile").read_text("utf-8")
+
+
 def test_no_password_is_on_a_command_line() -> None:
-    for path in [*UNITS, *MANIFESTS]:
+    for path in [*UNITS, *MANIFESTS, COMPOSE]:
         assert "://" not in re.sub(r"registry\S+", "", path.read_text(encoding="utf-8")), path
