@@ -28,7 +28,7 @@ def looks_away(page: Page, away: bool) -> None:
 
 def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held("evening", reached=False) as flow:
-        page = opened(site.ticket)
+        page = opened(site.login_url)
         page.goto(f"{site.address}flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
@@ -53,7 +53,7 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
 @pytest.mark.slow
 def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as flow:
-        page = opened(site.ticket)
+        page = opened(site.login_url)
         page.goto(f"{site.address}flows/{flow}/graph")
         marked(page)
         expect(page.locator(".wbe-graph .atom[data-uuid]")).to_have_count(3)
@@ -68,7 +68,7 @@ def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: 
 
 @pytest.mark.slow
 def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened: Opener) -> None:
-    page, workers = opened(site.ticket), opened(site.ticket)
+    page, workers = opened(site.login_url), opened(site.login_url)
     workers.goto(f"{site.address}workers")
     for each in (page, workers):
         expect(each.locator("#live")).to_have_text("Live")
@@ -88,7 +88,7 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
     with stage.held() as flow:
-        page = opened(site.ticket)
+        page = opened(site.login_url)
         page.goto(f"{site.address}flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
@@ -123,7 +123,7 @@ def test_the_end_is_shown_although_its_view_is_dear(
 ) -> None:
     monkeypatch.setattr(cache, "DEAR", -1.0)
     with stage.held() as flow:
-        page = opened(site.ticket)
+        page = opened(site.login_url)
         page.goto(f"{site.address}flows/{flow}/timeline")
         marked(page)
         page.evaluate(_ANSWERED)
@@ -166,7 +166,7 @@ def test_a_part_that_could_not_be_read_is_asked_for_again(
 ) -> None:
     with stage.held() as flow:
         page = context.new_page()
-        page.goto(site.ticket)
+        page.goto(site.login_url)
         page.goto(f"{site.address}flows/{flow}/timeline")
         marked(page)
         page.evaluate(_ANSWERED)
@@ -188,7 +188,7 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
 ) -> None:
     with stage.held() as flow:
         page = context.new_page()
-        page.goto(site.ticket)
+        page.goto(site.login_url)
         page.goto(f"{site.address}flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
@@ -215,7 +215,7 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
 def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:
     uuid = stage.begin("morning")
     stage.finish()
-    page = opened(site.ticket)
+    page = opened(site.login_url)
     page.get_by_role("link", name="morning order").first.click()
     page.get_by_role("link", name="Show why").click()
     traceback = page.get_by_label("Traceback").first

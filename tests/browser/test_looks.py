@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_page_looks_well(
     busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
 ) -> None:
-    page = opened(busy.ticket, color_scheme=scheme, reduced_motion="reduce")
+    page = opened(busy.login_url, color_scheme=scheme, reduced_motion="reduce")
     page.goto(busy.address + PAGES[name].format(**told))
     expect(page.locator("h1").first).to_be_visible()
     if page.locator("[data-stream]").count():
@@ -81,7 +81,7 @@ def test_a_page_looks_well(
 
 @pytest.mark.slow
 def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opener) -> None:
-    page = opened(busy.ticket, has_touch=True)
+    page = opened(busy.login_url, has_touch=True)
     page.set_viewport_size({"width": 390, "height": 800})
     for path in PAGES.values():
         page.goto(busy.address + path.format(**told))
@@ -99,7 +99,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
     flow = linear_flow.Flow("N" * 10_000).add(story.Fine("L" * 10_000), story.Fine("w " * 5_000))
     uuid = kept.run("long", flow)
     with running(kept.backend) as site:
-        page = opened(site.ticket)
+        page = opened(site.login_url)
         for path in ("", f"flows/{uuid}", f"flows/{uuid}/events"):
             page.goto(site.address + path)
             for badge in page.locator("main .badge:visible").all():
@@ -112,7 +112,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
 
 @pytest.mark.slow
 def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
-    page = opened(busy.ticket)
+    page = opened(busy.login_url)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
@@ -149,7 +149,7 @@ def without_refresh(route: Route) -> None:
 def test_everything_is_there_without_scripts(
     busy: Site, told: dict[str, str], opened: Opener
 ) -> None:
-    page = opened(busy.ticket, java_script_enabled=False)
+    page = opened(busy.login_url, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
     page.get_by_label("Name contains").fill("order")
@@ -170,7 +170,7 @@ def test_everything_is_there_without_scripts(
 
 @pytest.mark.slow
 def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: Opener) -> None:
-    page = opened(busy.ticket, java_script_enabled=False)
+    page = opened(busy.login_url, java_script_enabled=False)
     with stage.held() as flow:
         page.goto(f"{busy.address}flows/{flow}")
         state = page.locator("#head h1 + .badge")

@@ -172,7 +172,10 @@ def test_worker_suspended_before_it_is_ready_takes_nothing(own: Bed, tmp_path: P
         (("--celery-queue", "q", "--celery-accept", ","), "--celery-accept names nothing"),
         (("--celery-queue", "q", "--celery-task", "x"), "'x' is not of the form"),
         (("--celery-queue", "q", "--celery-accept", "xml"), "accept_content ['xml'] cannot"),
-        (("--celery-queue", "q", "--celery-result-backend", "foo://u:pw@x"), "'foo://u:**@x/' can"),
+        (
+            ("--celery-queue", "q", "--celery-result-backend", "foo://u:pw@x"),
+            "foo://u:***@x/' cannot",
+        ),
         (("--celery-queue", "q", "--celery-broker", "nope://x"), "broker_read_url 'nope://x/' can"),
     ],
 )

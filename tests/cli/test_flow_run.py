@@ -169,7 +169,7 @@ def test_what_is_given_is_there(wbengine: Command, home: Path) -> None:
     ("words", "code", "said"),
     [
         (("no_such:flow",), 2, "there is no module 'no_such'"),
-        (("tests.cli.shop",), 2, "there is tests.cli.shop:priced"),
+        (("tests.cli.shop",), 2, "tests.cli.shop:priced"),
         (("tests.cli.shop:ordr",), 2, "did you mean 'order'?"),
         (("tests.cli.shop:STEPS",), 2, "neither a flow nor a function"),
         ((ORDER, "--engine", "paralel"), 2, "did you mean 'parallel'?"),

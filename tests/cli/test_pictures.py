@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from wbengine import engines, task
-from wbengine.cli import pictures
+from wbengine.drawing import tree as trees
 from wbengine.listeners.progress import ProgressListener
 from wbengine.patterns import linear_flow
 from wbengine.persistence.models import FlowDetail, TaskDetail
@@ -41,7 +41,7 @@ def drawn(found: flows.FlowView, rows: int | None = None, encoding: str = "utf-8
     into = io.BytesIO()
     file = io.TextIOWrapper(into, encoding=encoding)
     console = Console(file=file, width=80, color_system=None)
-    console.print(pictures.tree(found, console, rows))
+    console.print(trees.flow_tree(found, console, rows))
     file.flush()
     return into.getvalue().decode(encoding).splitlines()
 

@@ -66,7 +66,7 @@ def test_all_of_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--metrics-addr", "9100", "argument --metrics-addr: '9100' is not of the form HOST:PORT"),
+        ("--metrics-addr", "9100", "'--metrics-addr': '9100' is not of the form HOST:PORT"),
         ("--health-addr", "host:http", "'host:http' is not of the form HOST:PORT"),
         ("--metrics-addr", "127.0.0.1:70000", "'127.0.0.1:70000' is not of the form HOST:PORT"),
         ("--health-addr", "{taken}", "cannot listen on {taken}: Address already in use"),

@@ -352,7 +352,7 @@ def test_polling_takes_no_later_message_before_an_earlier_one(tmp_path, monkeypa
     early, late = f"9{_files.ordered()}", f"9{_files.ordered()}"
     newest = f"9{_files.ordered()}"
     listings = iter([[late], [late, newest, early]])
-    monkeypatch.setattr(_arrivals, "_list", lambda path: next(listings))
+    monkeypatch.setattr(_files, "names", lambda path: next(listings))
     view = _arrivals.View("q", str(tmp_path))
     view.list(0.0, twice=True)
     assert [view.pop(), view.pop(), view.pop()] == [early, late, None]
