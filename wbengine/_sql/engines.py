@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sqlite3
@@ -15,7 +16,7 @@ from sqlalchemy import pool
 from wbengine import logging
 from wbengine._sql import dialects, mounts, options, writers
 
-__all__ = ["dispose", "is_psycopg", "make_engine", "read_level", "retries_of", "writer_of"]
+__all__ = ["dispose", "make_engine", "read_level", "retries_of", "turn_engine", "writer_of"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -72,8 +73,6 @@ def make_engine(url: str | options.Options, wanted: Mapping[str, Any] | None = N
     driver = told.url.get_driver_name()
     arguments: dict[str, Any] = {
         "hide_parameters": True,
-        # Each transaction ends by itself: there is nothing to undo when a connection is returned.
-        "pool_reset_on_return": None,
         "pool_pre_ping": told.checkout_ping and told.dialect != dialects.SQLITE,
         **_pool(told),
     }
@@ -140,9 +139,18 @@ def writer_of(engine: sa.Engine) -> writers.Writer | None:
     return writer
 
 
-def is_psycopg(engine: sa.Engine) -> bool:
-    """Whether it is a PostgreSQL by its usual driver."""
-    return engine.dialect.driver == options.DRIVERS[dialects.POSTGRESQL]
+def turn_engine(told: options.Options) -> sa.Engine | None:
+    """An engine for `at_once`: each statement is a transaction, and connections are not asked
+    beforehand whether they live.  None: no statement of this database can be a whole turn.
+    """
+    if told.dialect != dialects.POSTGRESQL:
+        return None
+    given = {key: value for key, value in told.engine_args.items() if key != "isolation_level"}
+    return make_engine(
+        dataclasses.replace(
+            told, isolation_level="AUTOCOMMIT", checkout_ping=False, engine_args=given
+        )
+    )
 
 
 def read_level(engine: sa.Engine) -> str | None:

@@ -42,9 +42,8 @@ class Options:
     `max_retries` is how often a connection that cannot be made is tried again (by then 13 s have
     gone by, with the default); `max_pool_size`, `max_overflow` and `pool_timeout` (seconds) are
     those of the pool of connections; those idle for `idle_timeout` seconds are made anew.
-    `checkout_ping` asks whether a connection still lives before it is used; without it, that is
-    noticed, and a new one made, when its first statement fails.  `isolation_level` is that of
-    transactions that write.  `log_statements` logs them, without values, at level DEBUG.
+    `checkout_ping` asks whether a connection still lives before it is used.  `isolation_level` is
+    that of transactions that write.  `log_statements` logs them, without values, at level DEBUG.
     `engine_args` go to SQLAlchemy's `create_engine` as they are.
     """
 
@@ -57,7 +56,7 @@ class Options:
     isolation_level: str | None = None
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     log_statements: bool = False
-    checkout_ping: bool = False
+    checkout_ping: bool = True
     mysql_sql_mode: str | None = "TRADITIONAL"
 
     @property

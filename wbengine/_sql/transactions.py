@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -16,6 +17,8 @@ from wbengine._sql import dialects, engines, errors
 __all__ = ["at_once", "transact", "turn"]
 
 _T = TypeVar("_T")
+
+LOG: Final = logging.getLogger(__name__)
 
 #: How often a transaction is tried that the server undid because of another one.
 _TRIES: Final = 8
@@ -36,10 +39,9 @@ def transact(
 
     One that only reads sees one moment of the database.  One that need not be `durable` may be lost
     when the host dies, as long as nothing else was written after it: sqlite does not wait for the
-    disk then.  `work` is called again when the server undid the transaction because of another one,
-    and once when the connection turns out to be lost before the commit: it may have been since it
-    was used last.  When it is lost while the commit is under way, the failure does not say whether
-    that took place: `work` should be such that doing it again does no harm.
+    disk then.  `work` is called again when the server undid the transaction because of another one.
+    When the connection is lost while the commit is under way, the failure does not say whether it
+    took place: `work` should be such that doing it again does no harm.
 
     :raises StorageFailure: (or `kind`) the database cannot be reached, or says no; in one line that
         begins with `what` (was being done).
@@ -81,56 +83,36 @@ def at_once(
 ) -> bool:
     """Execute a statement that is a transaction by itself, in one round trip.
 
-    For the one transaction that there are many of, where the driver is psycopg (`is_psycopg`): it
-    takes a third of the time of `transact`.  True: it returned the number 1.  False: another one,
-    or it failed, or the connection was lost, and then it may have taken place; the caller does the
-    same by `transact` then, which tells why it cannot be done.
+    For the one transaction that there are many of, with the engine that `turn_engine` makes.  True:
+    it returned the number 1.  False: another one, or it failed, or the connection was lost, and
+    then it may have taken place; the caller does the same by `transact` then, which tells why it
+    cannot be done.
 
     :raises StorageFailure: the database cannot be reached.
     """
-    failed: type[Exception] = engine.dialect.loaded_dbapi.Error
     with errors.failures(what), _connected(engine) as connection:
-        driver: Any = connection.connection.driver_connection
         try:
-            driver.autocommit = True
-            with driver.cursor() as cursor:
-                cursor.execute(_text(statement, engine.dialect), values)
-                return bool(cursor.fetchone() == (1,))
-        except failed:
+            return bool(connection.execute(statement, values).scalar() == 1)
+        except sa.exc.DBAPIError as error:
+            LOG.debug("%s in one statement failed: %s", what, error.orig)
             return False
-        finally:
-            try:
-                driver.autocommit = False
-            except failed as error:  # it is lost, or still busy with what was interrupted
-                connection.invalidate(error)
-
-
-@functools.lru_cache(64)
-def _text(statement: sa.TextClause, dialect: sa.Dialect) -> str:
-    """A statement as the driver takes it."""
-    return str(statement.compile(dialect=dialect))
 
 
 def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, durable: bool) -> _T:
     writer = engines.writer_of(engine) if write else None
     if writer is not None:
         return writer.transact(functools.partial(_connected, engine), work, durable)
-    for tried in (False, True):
-        with _connected(engine) as connection:
-            if not write and (level := engines.read_level(engine)):
-                connection.execution_options(isolation_level=level)
-            transaction, committing = connection.begin(), False
-            try:
-                done = work(connection)
-                committing = True
-                transaction.commit()
-                return done
-            except BaseException as error:
-                _undo(connection, transaction)
-                lost = isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
-                if tried or committing or not lost:
-                    raise
-    raise AssertionError
+    with _connected(engine) as connection:
+        if not write and (level := engines.read_level(engine)):
+            connection.execution_options(isolation_level=level)
+        transaction = connection.begin()
+        try:
+            done = work(connection)
+            transaction.commit()
+        except BaseException:
+            _undo(connection, transaction)
+            raise
+        return done
 
 
 def _undo(connection: sa.Connection, transaction: sa.RootTransaction) -> None:

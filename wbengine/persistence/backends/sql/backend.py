@@ -51,9 +51,11 @@ class SQLBackend(base.Backend):
         self.options = self._parsed()
         self.engine: sa.Engine = _sql.make_engine(self.options)
         self.statements = Statements(self.options.dialect)
-        #: Whether turns are written on the driver's own connection, which logs no statements.
-        self.writes_turns: Final = not self.options.log_statements and (
-            _sql.writer_of(self.engine) is not None or _sql.is_psycopg(self.engine)
+        #: What turns are written with that are one statement; None: they are not.
+        self.turn_engine: Final = _sql.turn_engine(self.options)
+        #: Whether turns have a way of their own; it logs no statements.
+        self.has_fast_turns: Final = not self.options.log_statements and (
+            _sql.writer_of(self.engine) is not None or self.turn_engine is not None
         )
         self._ready = False
         self._preparing = threading.Lock()
@@ -71,6 +73,8 @@ class SQLBackend(base.Backend):
     def close(self) -> None:
         self._ready = False
         _sql.dispose(self.engine)
+        if self.turn_engine is not None:
+            _sql.dispose(self.turn_engine)
 
     def upgrade(self) -> None:
         """Bring the tables to the current layout."""
@@ -224,9 +228,9 @@ class SQLConnection(base.Connection):
     ) -> None:
         turn = writing.turn_of(flow if flow_row else flow.uuid, atoms, items)
 
-        if lease is not None and self._backend.writes_turns:
+        if lease is not None and self._backend.has_fast_turns:
             crashpoint("sql.before-save")
-            if self._write_on_driver(turn, lease):
+            if self._write_fast(turn, lease):
                 crashpoint("sql.after-commit")
                 return  # else the long way tells why, or makes a new connection
 
@@ -239,19 +243,19 @@ class SQLConnection(base.Connection):
         self._transact(f"Saving flow {flow.uuid}", work)
         crashpoint("sql.after-commit")
 
-    def _write_on_driver(self, turn: writing.Turn, lease: leases.Lease) -> bool:
+    def _write_fast(self, turn: writing.Turn, lease: leases.Lease) -> bool:
         def work(driver: sqlite3.Connection) -> bool:
             written = writing.write_on_driver(driver, self._sql, turn, lease)
             crashpoint("sql.before-commit")
             return written
 
         self._backend.prepare()
-        engine, what = self._backend.engine, f"Saving flow {lease.flow}"
-        if _sql.writer_of(engine) is not None:
-            return _sql.turn(engine, what, work)
-        statement, told = writing.at_once(self._sql, turn, lease)
+        engine, what = self._backend.turn_engine, f"Saving flow {lease.flow}"
+        if engine is None:
+            return _sql.turn(self._backend.engine, what, work)
+        found = writing.as_statement(self._sql, turn, lease)
         crashpoint("sql.before-commit")
-        return _sql.at_once(engine, what, statement, told)
+        return found is not None and _sql.at_once(engine, what, *found)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         def work(connection: sa.Connection) -> models.AtomDetail:

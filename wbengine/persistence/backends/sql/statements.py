@@ -129,7 +129,7 @@ def _turn(ours: str, with_items: bool) -> sa.TextClause:
     held = "EXISTS (SELECT 1 FROM ours)"
     parts = [ours, put("atoms", rows.ATOM, tables.ATOMS)]
     if with_items:
-        atoms, items = tables.ATOMS.c, tables.ITEMS.c
+        items = tables.ITEMS.c
         parts += [
             (
                 f"DELETE FROM {_ITEMS} kept USING"
@@ -139,9 +139,8 @@ def _turn(ours: str, with_items: bool) -> sa.TextClause:
             ),
             put("items", rows.ITEM, tables.ITEMS),
             (
-                f"UPDATE {_ATOMS} kept SET changed = told.changed"
-                f" FROM {rows_of('touched', atoms.uuid, atoms.changed)}"
-                f" WHERE kept.uuid = told.uuid AND {held}"
+                f"UPDATE {_ATOMS} SET changed = :number"
+                f" WHERE uuid = ANY(CAST(:touched AS text[])) AND {held}"
             ),
         ]
     names = ("ours", *(f"part{number}" for number in range(1, len(parts))))

@@ -20,12 +20,14 @@ from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = [
-    "NewBook", "Turn", "at_once", "lease_conditions", "lock", "put_atom", "turn_of",
+    "NewBook", "Turn", "as_statement", "lease_conditions", "lock", "put_atom", "turn_of",
     "write_on_driver",
 ]  # fmt: skip
 
 #: More than one process writes; and so many flows are not run that the column would be too narrow.
 _TURNS_PER_LEASE: Final = 1 << 36
+#: Characters of rows from which on a turn is several statements.
+_LARGE: Final = 200_000
 #: Of all flows of this process: so it rises for each of them.
 _turns: Final = itertools.count(1)
 
@@ -41,7 +43,7 @@ class Turn:
     #: Attempts that begin: items of any others are not needed any more.
     begun: list[rows.Row] = field(default_factory=list)
 
-    def begin(self, number: int) -> list[rows.Row]:
+    def number_rows(self, number: int) -> list[rows.Row]:
         """Let all be of turn `number`; returns the atoms of which only items changed."""
         for row in (*self.atoms, *self.items):
             row["changed"] = number
@@ -52,7 +54,7 @@ class Turn:
         self, statements: Statements, number: int
     ) -> Iterator[tuple[sa.TextClause, list[rows.Row]]]:
         """What there is to write besides the flow's row, in this order, as turn `number`."""
-        touched = self.begin(number)
+        touched = self.number_rows(number)
         parts = (
             (statements.put_atoms, self.atoms),
             (statements.forget_items, self.begun),
@@ -121,18 +123,23 @@ def write_on_driver(
     return True
 
 
-def at_once(
+def as_statement(
     statements: Statements, turn: Turn, lease: leases.Lease
-) -> tuple[sa.TextClause, dict[str, Any]]:
+) -> tuple[sa.TextClause, dict[str, Any]] | None:
     """A turn under a lease as one statement, and the values in that; for PostgreSQL.
 
-    It may be executed twice: it writes whole rows.
+    It may be executed twice: it writes whole rows.  None: it is so large that the rows, which go
+    as JSON, would take longer that way.
     """
-    touched = turn.begin(_number(lease))
-    told = {"atoms": turn.atoms, "items": turn.items, "begun": turn.begun, "touched": touched}
+    number = _number(lease)
+    touched = [row["uuid"] for row in turn.number_rows(number)]
+    given = {"atoms": turn.atoms, "items": turn.items, "begun": turn.begun}
+    texts = {name: rows.text_of(found) for name, found in given.items()}
+    if sum(map(len, texts.values())) > _LARGE:
+        return None
     statement = statements.turns[turn.flow is not None, bool(turn.items or turn.begun)]
-    texts = {name: rows.text_of(found) for name, found in told.items()}
-    return statement, {**(turn.flow or {}), **lease_conditions(lease), **texts}
+    more = {"touched": touched, "number": number}
+    return statement, {**(turn.flow or {}), **lease_conditions(lease), **texts, **more}
 
 
 def lock(
