@@ -9,7 +9,7 @@ back, what runs is finished (for `--drain-timeout` at most).  The second one is 
 
 Exit codes: 0 it ended as asked, with running tasks finished; 1 it gave up running tasks, because it
 was told twice, or they took longer than it may drain; 2 wrong usage; 69 the broker or the ledger
-cannot be reached; 78 a setting, in the environment or in a file, is wrong.
+cannot be reached; 78 a setting, in the environment or in a file, is of the wrong kind.
 """
 
 from __future__ import annotations

@@ -134,8 +134,11 @@ def _run(said: Namespace, engine: Any) -> int:
         engine.storage.flow_detail.copy(), engine.compilation.outline, now=time.time()
     )
     draft = said.out / f".{PAGE}"
-    draft.write_text(page.render(view, census, how), encoding="utf-8")
-    draft.replace(said.out / PAGE)
+    try:
+        draft.write_text(page.render(view, census, how), encoding="utf-8")
+        draft.replace(said.out / PAGE)
+    finally:
+        draft.unlink(missing_ok=True)
     try:
         _show(said, census)
         print(f"flow ran on {how}", flush=True)

@@ -56,6 +56,8 @@ def parse(argv: Sequence[str], prog: str) -> argparse.Namespace:
     if found.root is not None and not os.path.isdir(found.root):
         what = "not a folder" if os.path.exists(found.root) else "no such folder"
         raise UsageError(f"--root {found.root}: {what}")
+    if not found.out:
+        raise UsageError("--out is empty: name a folder")
     if os.path.exists(found.out) and not os.path.isdir(found.out):
         raise UsageError(f"--out {found.out}: not a folder")
     found.out = Path(os.path.abspath(found.out))

@@ -308,3 +308,36 @@ def test_the_log_can_be_json(wbengine: Command, home: Path) -> None:
     assert (line["message"], line["level"], line["flow"]) == ("hello", "WARNING", "f")
     told = wbengine.apart("-I", "noisy", "config", "path", "-q", "--log-level", "error")
     assert told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("threads = true", "threads is true: it must be a text or a number"),
+        ("threads = [1]", "threads is [1]: it must be a text or a number"),
+        ("threads = 2.5", "threads: '2.5' is not"),
+        ("burst = 1", "burst is 1: it must be true or false"),
+        ("topic = 'orders'", 'topic is "orders": it must be a list of texts'),
+        ("metrics-addr = 9100", "'9100' is not of the form HOST:PORT"),
+    ],
+)
+def test_option_of_another_kind_in_a_table_is_refused(
+    wbengine: Command, home: Path, line: str, wanted: str
+) -> None:
+    (home / "wbengine.toml").write_text(f"[worker]\n{line}\n")
+    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks")
+    assert told.code == 78 and wanted in told.error
+
+
+def test_old_spelling_of_an_option_is_read_from_a_file(wbengine: Command, home: Path) -> None:
+    (home / "wbengine.toml").write_text('[flow.run]\nstore = {order_id = 7, card = "x"}\n')
+    told = wbengine("flow", "run", "tests.cli.shop:order", "--quiet")
+    assert told.json["results"]["order_id"] == 7
+
+
+def test_slots_that_are_typed_go_before_those_of_a_file(wbengine: Command, home: Path) -> None:
+    (home / "wbengine.toml").write_text("[worker]\nthreads = 2\npool = 'threads'\n")
+    words = ("t", "--tasks", "tests.support.worker_tasks", "--max-idle-time", "0.1")
+    broker = ("--url", f"filesystem://{home}/broker")
+    told = wbengine("worker", *words, *broker, "--concurrency", "3")
+    assert told.code == 0 and "3 " in told.err

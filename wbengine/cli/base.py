@@ -100,7 +100,9 @@ def _use_tables(ctx: click.Context, context: contexts.Context) -> None:
     if ctx.parent is None or isinstance(ctx.command, click.Group):
         return
     path = ctx.command_path.split()[1:]
-    known = {param.name for param in ctx.command.params if isinstance(param, click.Option)}
+    options = [param for param in ctx.command.params if isinstance(param, click.Option)]
+    known = {name.lstrip("-").replace("-", "_"): each for each in options for name in each.opts}
+    known |= {str(each.name): each for each in options}
     found: dict[str, Any] = {}
     for file in reversed(context.files):
         table: Any = file.content
@@ -108,14 +110,32 @@ def _use_tables(ctx: click.Context, context: contexts.Context) -> None:
             table = table.get(key, {}) if isinstance(table, dict) else {}
         for key, value in table.items() if isinstance(table, dict) else ():
             name = key.replace("-", "_")
+            where = f"{file.path}: [{'.'.join(path)}]"
             if name not in known:
+                hint = _names.hint(name, list(known))
+                raise errors.Failed(f"{where} has no option {key!r}{hint}", errors.BAD_CONFIG)
+            option = known[name]
+            if wanted := _refused(option, value):
+                shown = json.dumps(value, default=str)
                 raise errors.Failed(
-                    f"{file.path}: [{'.'.join(path)}] has no option {key!r}"
-                    f"{_names.hint(name, [str(one) for one in known])}",
-                    errors.BAD_CONFIG,
+                    f"{where} {key} is {shown}: it must be {wanted}", errors.BAD_CONFIG
                 )
-            found[name] = value
+            plain = option.is_flag or option.multiple or isinstance(value, dict)
+            found[str(option.name)] = value if plain else str(value)
     ctx.default_map = found or None
+
+
+def _refused(option: click.Option, value: Any) -> str:
+    """What a table must hold for this option, if `value` is nothing of the kind; else nothing."""
+    if option.is_flag:
+        return "" if isinstance(value, bool) else "true or false"
+    if option.multiple:
+        is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return "" if is_list else "a list of texts"
+    if option.type is params.INPUTS and isinstance(value, dict):
+        return ""
+    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return "" if is_plain else "a text or a number"
 
 
 class _KeyValue(params.Kind):

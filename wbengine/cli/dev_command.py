@@ -61,11 +61,14 @@ def command(
             topic=topic,
             concurrency=concurrency,
         )
+    except OSError as error:
+        where = error.filename or f"port {port}"
+        raise errors.Failed(f"{where}: {error.strerror or error}", errors.UNAVAILABLE) from error
     except (ImportError, ValueError) as error:
         raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    except OSError as error:
+    except Exception as error:
         raise errors.Failed(
-            f"port {port}: {error.strerror or error}", errors.UNAVAILABLE
+            f"the tasks cannot be imported: {errors.line_of(error)}", errors.USAGE
         ) from error
     told = threading.Event()
     before = {number: signal.signal(number, _ending(told, server))

@@ -34,6 +34,7 @@ __all__ = ["command"]
 )
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--inputs", "--store", "inputs", type=params.INPUTS, default="{}",
+    envvar="WBENGINE_FLOW_RUN_STORE",
     metavar="JSON|@FILE",
     help="Values that are there from the start.")  # fmt: skip
 @click.option("--engine", default="serial", metavar="KIND", shell_complete=completions.engines,

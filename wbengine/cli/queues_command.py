@@ -40,6 +40,7 @@ command = Group(
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--requests", "--rows", "requests", is_flag=True,
+    envvar="WBENGINE_QUEUES_LS_ROWS",
     help="List the requests that the ledger knows instead.")  # fmt: skip
 @click.option("--state", type=click.Choice(_STATES), help="Only requests in this state.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True,

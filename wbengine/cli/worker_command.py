@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from wbengine import __version__
 from wbengine import exceptions as exc
@@ -221,6 +222,11 @@ def _check(options: SimpleNamespace) -> None:
         missing.append("--tasks")
     if missing:
         raise click.UsageError(f"missing: {', '.join(missing)}", click.get_current_context())
+    source = click.get_current_context().get_parameter_source
+    typed = [name for name in (*_SLOTS, "pool") if source(name) is ParameterSource.COMMANDLINE]
+    for name in (*_SLOTS, "pool"):  # what is typed goes before what files and the environment say
+        if typed and name not in typed:
+            setattr(options, name, None)
     said = [name for name in _SLOTS if getattr(options, name) is not None]
     if len(said) > 1:
         words = " and ".join(f"--{name}" for name in said)

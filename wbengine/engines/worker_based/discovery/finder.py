@@ -12,7 +12,7 @@ from typing import Any, Final
 from wbengine import _names
 from wbengine._clock import SYSTEM, Clock
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.discovery import finder, roster
+from wbengine.engines.worker_based.discovery import roster
 from wbengine.engines.worker_based.discovery.roster import (
     NO_IDENTITY,
     Roster,
@@ -195,7 +195,7 @@ class ProxyWorkerFinder:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._roster = Roster()
-        self._hearing = finder.Hearing()
+        self._hearing = Hearing()
         self._messages_processed = 0
         # How many wait for workers.
         self._waiters = 0
