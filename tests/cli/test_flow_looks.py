@@ -464,6 +464,23 @@ def test_a_png(wbengine: Command, home: Path) -> None:
     assert (home / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("name", "near"), [("x.jpg", ".png"), ("x.svgz", ".svg")])
+def test_a_file_whose_ending_no_format_has_is_refused(
+    name: str, near: str, wbengine: Command, home: Path
+) -> None:
+    told = wbengine("graph", ORDER, "-o", name)
+    assert (told.code, told.out, (home / name).exists()) == (2, "", False)
+    assert f"-o {name}: no format has the ending {name[1:]} (did you mean '{near}'?)" in told.error
+    assert "known: .txt, .text, .mmd," in told.error and len(told.err.splitlines()) == 1
+    assert wbengine("graph", ORDER, "-o", name, "-f", "text").code == 0
+
+
+@pytest.mark.parametrize("name", ["x", "x.txt"])
+def test_a_file_without_an_ending_has_the_tree(name: str, wbengine: Command, home: Path) -> None:
+    assert wbengine("graph", ORDER, "-o", name).code == 0
+    assert (home / name).read_text() == wbengine("graph", ORDER).out
+
+
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_without_graphviz_the_tree_is_shown_and_how_to_install_it(
     ending: str, wbengine: Command, home: Path, bad: str, monkeypatch: pytest.MonkeyPatch

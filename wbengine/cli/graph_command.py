@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _streams, exceptions
+from wbengine import _names, _streams, exceptions
 from wbengine._terminal import visible
 from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Those of `drawing.FORMATS`, and png.
-_FORMATS: Final = ("text", "mermaid", "dot", "svg", "png", "json")
+#: Those of `drawing.FORMATS`, and the endings of files that have them.
+_ENDINGS: Final = {
+    "text": (".txt", ".text"),
+    "mermaid": (".mmd", ".mermaid"),
+    "dot": (".dot", ".gv"),
+    "svg": (".svg",),
+    "png": (".png",),
+    "json": (".json",),
+}
+_FORMATS: Final = tuple(_ENDINGS)
 
 
 @base.command(
@@ -82,10 +90,17 @@ def command(
 
 
 def _form_of(output: str | None) -> str:
-    ending = Path(output or "").suffix[1:].lower()
-    by_ending = {"mmd": "mermaid", "gv": "dot", "txt": "text"}
-    found = by_ending.get(ending, ending)
-    return found if found in _FORMATS else "text"
+    ending = Path(output or "").suffix
+    known = {each: form for form, endings in _ENDINGS.items() for each in endings}
+    if not ending:
+        return "text"
+    if ending.lower() not in known:
+        near = _names.hint(ending.lower(), known)
+        raise click.UsageError(
+            f"-o {output}: no format has the ending {ending}{near}; known: {', '.join(known)}; "
+            "or give the format (-f)"
+        )
+    return known[ending.lower()]
 
 
 def _made(context: contexts.Context, factory: str) -> Outline:
