@@ -132,6 +132,16 @@ def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
     assert MASK in told
 
 
+@pytest.mark.parametrize("written", [repr, str, base64.b64encode, bytes.hex, parse.quote])
+def test_secret_bytes_that_are_no_text_are_masked(written):
+    secret = b"\xffsecretbytes\x80\x01"
+    shown = written(secret)
+    shown = shown if isinstance(shown, str) else shown.decode()
+    told = Redactor().with_secrets_from({"encryption_key": secret}).text(f"it is ({shown}) here")
+    assert told.startswith("it is (") and MASK in told and told.endswith(") here")
+    assert shown.strip("b'") not in told and "secretbytes" not in told
+
+
 def test_passwords_of_urls_in_values_are_known():
     redactor = Redactor().with_secrets_from(["x", f"postgresql://me:{CANARY}@host/db"])
     assert redactor.text(f"cannot log in with {CANARY}") == "cannot log in with ***"

@@ -424,7 +424,7 @@ class FlowView:
     in one sentence (None: it does, or has ended).  `failures` are those of its atoms, the earliest
     first; `revert_path` is what was undone, in that order.  `wish` is what somebody wants of
     whoever runs it.  `values` are the flow's own, by name, as far as they may be shown.  `cursor`
-    is where a `Watch` goes on from this view.
+    is where a `FlowWatcher` goes on from this view.
     """
 
     uuid: str

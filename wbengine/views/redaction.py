@@ -50,7 +50,8 @@ class Redactor:
     """Takes secrets out of whatever is shown.
 
     In any text it masks passwords of URLs, values of keys that look secret (`password=...`,
-    `"token": "..."`), private keys, and each occurrence of a secret that it knows (`knowing`).
+    `"token": "..."`), private keys, and each occurrence of a secret that it knows
+    (`with_secrets_from`).
     Values are shown with `show_values` only; else what they are, and how large.
 
     Immutable: what knows more is another one.  May be used by any thread.

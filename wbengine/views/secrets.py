@@ -111,7 +111,9 @@ def found_in(values: Iterable[Any]) -> Iterator[Any]:
             if secret or "://" in value:
                 yield from _in_text(value, secret)
         elif isinstance(value, bytes):
-            yield from _in_text(value.decode("utf-8", "replace"), secret)
+            if secret:
+                yield value
+            yield from _in_text(value.decode("utf-8", "replace"), False)
         elif isinstance(value, _PLAIN):
             if secret and value is not None and not isinstance(value, bool):
                 yield value
@@ -169,7 +171,8 @@ _NOTHING = (None, None, None, None)
 
 
 def values_of_flow(detail: models.FlowDetail) -> Iterator[Any]:
-    """All values of a flow, each under its name as far as it has one: for `Redactor.knowing`."""
+    """All values of a flow, each under its name as far as it has one: for
+    `Redactor.with_secrets_from`."""
     if detail.has_meta:
         yield detail.meta
     yield from values_of_records(detail)
@@ -334,6 +337,12 @@ def _forms(secret: Any) -> Iterator[str]:
         if len(str(secret)) >= _DIGITS:
             yield str(secret)
         return
+    if isinstance(secret, bytes):
+        try:
+            secret = secret.decode()
+        except UnicodeDecodeError:
+            yield from _forms_of_bytes(secret)
+            return
     text = str(secret).strip()
     if len(text) < SHORTEST or text.lower() in _HARMLESS:
         return
@@ -357,3 +366,18 @@ def _forms(secret: Any) -> Iterator[str]:
     for line in text.splitlines():
         if len(line.strip()) >= _LINE:
             yield line.strip()
+
+
+def _forms_of_bytes(secret: bytes) -> Iterator[str]:
+    """How bytes that are no text may be written."""
+    written = repr(secret)[2:-1]
+    forms = {
+        written,
+        json.dumps(written)[1:-1],
+        secret.decode("utf-8", "replace"),
+        parse.quote(secret, safe=""),
+        secret.hex(),
+        base64.b64encode(secret).decode(),
+    }
+    if len(secret) >= SHORTEST:
+        yield from (form for form in forms if len(form) >= SHORTEST)
