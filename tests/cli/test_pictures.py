@@ -61,7 +61,15 @@ def test_what_failed_and_what_runs_comes_first(rows: int) -> None:
     assert len(lines) <= rows + 5
     assert any("1.400  failure  ValueError: no" in line for line in lines)
     assert rows == 4 or any("▶ 0.7" in line for line in lines)
-    assert any("... 499 more tasks: 499 success" in line for line in lines)
+    for flow in ("0", "1"):
+        (inside,) = (
+            found
+            for found in re.split(r"^[├└]── ", "\n".join(lines), flags=re.MULTILINE)
+            if f"flow-{flow}" in found
+        )
+        (more,) = re.findall(r"── \.\.\. (\d+) more tasks: \1 success", inside)
+        assert len(re.findall(rf"── . {flow}\.", inside)) + int(more) == 500
+    assert rows == 4 or len(lines) > rows
 
 
 def test_running_and_kept_flow_are_drawn_alike() -> None:

@@ -84,6 +84,26 @@ def test_a_tree_of_many_shows_some_of_each_flow():
     assert "... " in lines[-1] and "pending" in lines[-1]
 
 
+def test_a_tree_of_one_large_flow_fills_the_rows_that_there_are():
+    head, *members, rest = drawing.draw(outline_of(10_001)).splitlines()
+    assert head == "0  10,000 atoms"
+    assert members == [f"├── {number}" for number in range(1, len(members) + 1)]
+    assert 150 < len(members) < 200
+    assert rest == f"└── ... {10_000 - len(members):,} more tasks"
+
+
+def test_a_tree_of_large_flows_shows_some_of_each():
+    nodes = [OutlineNode("root", FLOW, None)]
+    for part in "abc":
+        around = len(nodes)
+        nodes.append(OutlineNode(part, FLOW, 0))
+        nodes += [OutlineNode(f"{part}-{number}", TASK, around) for number in range(1_000)]
+    told = drawing.draw(Outline(tuple(nodes), ()))
+    assert 150 < len(told.splitlines()) <= 202
+    for part, more in zip("abc", re.findall(r"\.\.\. (\d+) more tasks", told), strict=True):
+        assert 50 < told.count(f"── {part}-") == 1_000 - int(more)
+
+
 # -- text for other programs ----------------------------------------------------------------------
 
 
@@ -204,6 +224,32 @@ def test_links_lead_where_they_are_told_to():
     assert [a.get("href") for a in root.iter(f"{SVG}a")][:2] == ["#2", "#3"]
 
 
+SPACED = "क्\u200cष 👩\u200d🔧 a\u00a0b 全\u3000角"
+
+
+@pytest.mark.parametrize("format", ["svg", "dot"])
+def test_joiners_and_wide_spaces_of_a_name_are_shown(format):
+    outline = Outline((OutlineNode("f", FLOW, None), OutlineNode(SPACED, TASK, 0)), ())
+    told = drawing.draw(outline, format=format)
+    assert "\ufffd" not in told
+    assert "क्\u200cष" in told and "👩\u200d🔧" in told
+    if format == "svg":
+        (atom,) = (g for g in ET.fromstring(told).iter() if "atom" in g.get("class", ""))
+        assert atom.get("aria-label").startswith(SPACED)
+
+
+@pytest.mark.parametrize("format", ["svg", "dot"])
+def test_names_in_pictures_give_no_orders_to_a_terminal(format):
+    name = "a\x1b[31m\x9b\x7f\x00\ufffe\ud800 b\u202ec\u2066\u200f"
+    outline = Outline((OutlineNode("f", FLOW, None), OutlineNode(name, TASK, 0)), ())
+    told = drawing.draw(outline, format=format)
+    orders = "\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\ud800\u200f\u2028-\u202e\u2066-\u2069"
+    assert not re.search(f"[{orders}]", told)
+    picture = subprocess.run(["dot", "-Tsvg"], input=told.encode(), capture_output=True).stdout
+    shown = "".join(ET.fromstring(told if format == "svg" else picture).itertext())
+    assert "\ufffd[31m" in shown and " b\u202ec\u2066\u200f" in shown
+
+
 # -- many -----------------------------------------------------------------------------------------
 
 
@@ -301,6 +347,9 @@ def test_what_has_no_order_becomes_a_square():
         ("exec sleep 60", "did not finish in 0.5 s and was ended"),
         (CRASH, "crashed (signal 11)"),
         ("echo no memory >&2; exit 1", "Graphviz failed: no memory"),
+        ("cat > /dev/null", "Graphviz ended well, and what it made is no "),
+        ("cat > /dev/null; echo rubbish", "Graphviz ended well, and what it made is no "),
+        ("cat > /dev/null; echo '<html/>'", "Graphviz ended well, and what it made is no "),
         (None, "whose program dot is missing: install it with `apt-get install graphviz`"),
     ],
 )
@@ -325,6 +374,18 @@ def test_the_tree_of_a_page_trusts_no_name(dot):
     page = drawing.html(view.outline, view)
     assert "a &lt;/text&gt;&lt;script&gt;" in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("fails", ["exit 1", "echo rubbish", CRASH])
+def test_a_failure_of_graphviz_is_not_remembered(fails, dot, tmp_path):
+    outline = outline_of(9 + len(fails), ((1, 2), (3, 5), (4, 8)))  # one that is not kept yet
+    good = tmp_path / "good"
+    dot(f'[ -e {good} ] || {{ {fails}; exit; }}; exec {shutil.which("dot")} "$@"')
+    draw = functools.partial(drawing.draw, outline, format="svg")
+    with pytest.raises(drawing.DrawingFailed):
+        draw()
+    good.touch()
+    assert "<svg" in draw()
 
 
 def test_a_picture_is_made_once_graphviz_is_installed(dot, monkeypatch):

@@ -152,10 +152,11 @@ def test_of_a_large_flow_what_runs_and_what_failed_is_shown():
     shown.tell(states.FAILURE, "m4321", result=failure())
     assert shown.rows() == [
         "├── ✘ m  4,000/5,000",
+        *(f"│   ├── ✔ m{n}" for n in range(13)),
         "│   ├── ▶ m4100  0 s",
         "│   ├── ▶ m4200  0 s",
         "│   ├── ✘ m4321  failure  ValueError: boom",
-        "│   └── ... 4,997 more tasks: 997 pending, 4,000 success",
+        "│   └── ... 4,984 more tasks: 997 pending, 3,987 success",
         "├── ○ n  0/5,000",
         "└── ○ last",
     ]

@@ -32,6 +32,8 @@ INSTALL: Final = "install it with `apt-get install graphviz` or `brew install gr
 Link = Callable[[AtomView], str]
 
 _SVG: Final = "http://www.w3.org/2000/svg"
+#: A PNG begins with these.
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
 _SHAPES: Final = {outlines.RETRY: "ellipse", outlines.MAP: "box3d", outlines.FLOW: "folder"}
 _NUMBER: Final = re.compile(r"-?[\d.]+")
 #: Letters of a name that fit into a box of the SVG, and into the corner of a frame.
@@ -41,11 +43,11 @@ _FRAME_NAME: Final = 28
 #: So many at a time: each takes a processor.
 _places: Final = threading.BoundedSemaphore(2)
 _lock: Final = threading.Lock()
-_layouts: Final[OrderedDict[str, bytes | DrawingFailed]] = OrderedDict()
+_layouts: Final[OrderedDict[str, bytes]] = OrderedDict()
 
 
 class DrawingFailed(exceptions.WbengineException):
-    """A picture could not be made: Graphviz is missing, crashed, or took too long."""
+    """A picture could not be made: Graphviz is missing, crashed, took too long, or made none."""
 
 
 def available() -> bool:
@@ -61,9 +63,9 @@ def _program() -> str:
 
 
 def run(text: str, format: str, *options: str) -> bytes:
-    """The picture of a graph, which is given in the language of Graphviz.
+    """The picture ('svg' or 'png') of a graph, which is given in the language of Graphviz.
 
-    :raises DrawingFailed: Graphviz is missing, crashed, took too long, or refused.
+    :raises DrawingFailed: Graphviz is missing, crashed, took too long, refused, or made none.
     """
     program = _program()
     with _places:
@@ -84,7 +86,18 @@ def run(text: str, format: str, *options: str) -> bytes:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason"]
         raise DrawingFailed(f"Graphviz failed: {said[0][:300]}")
+    if not _is_picture(done.stdout, format):
+        raise DrawingFailed(f"Graphviz ended well, and what it made is no {format.upper()}")
     return done.stdout
+
+
+def _is_picture(data: bytes, format: str) -> bool:
+    if format == "png":
+        return data.startswith(_PNG)
+    try:
+        return ET.fromstring(data).tag == f"{{{_SVG}}}svg"
+    except (ET.ParseError, LookupError, ValueError):  # the last two: a strange encoding
+        return False
 
 
 # -- the language of Graphviz ---------------------------------------------------------------------
@@ -171,10 +184,10 @@ def _folds(scene: Scene) -> Iterator[tuple[int, int]]:
 
 def _quoted(text: str) -> str:
     """A string of DOT: no escape of a label in it, no entity, nothing that ends it."""
-    shown = "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)
+    shown = labels.clean(text).replace("\t", " ")
     for mark, escaped in (("\\", "\\\\"), ('"', '\\"'), ("&", "&amp;"), ("\n", "\\n")):
         shown = shown.replace(mark, escaped)
-    return f'"{shown}"'
+    return f'"{labels.by_number(shown)}"'
 
 
 # -- SVG ------------------------------------------------------------------------------------------
@@ -204,7 +217,7 @@ def svg(
     root = ET.fromstring(_arranged(_digraph(scene, direction, box, lambda frame: '"x"'), scene))
     width, height = (root.get("viewBox") or "0 0 0 0").split()[2:]
     name = f"Graph of flow {scene.name}"
-    root.attrib.update({"class": "wbe-graph", "role": "group", "aria-label": _clean(name)})
+    root.attrib.update({"class": "wbe-graph", "role": "group", "aria-label": labels.clean(name)})
     root.attrib.update(width=f"{float(width):.0f}", height=f"{float(height):.0f}")
     for group in [*root.iter(f"{{{_SVG}}}g")]:
         group.attrib.pop("id", None)
@@ -221,41 +234,36 @@ def svg(
             if kind == "edge":
                 group.set("aria-hidden", "true")
     title = ET.Element(f"{{{_SVG}}}title")
-    title.text = _clean(name)
+    title.text = labels.clean(name)
     root.insert(0, title)
     if standalone:
         style = ET.Element(f"{{{_SVG}}}style")
         style.text = styles.STYLESHEET
         root.insert(1, style)
     ET.register_namespace("", _SVG)
-    return ET.tostring(root, encoding="unicode")
+    return labels.by_number(ET.tostring(root, encoding="unicode"))
 
 
 def _arranged(text: str, scene: Scene) -> bytes:
-    """The SVG of a graph without names; it is found once for a structure, or fails once."""
+    """The SVG of a graph without names; it is found once for a structure."""
     _program()  # without it nothing is drawn, not even what was drawn before
     with _lock:
         found = _layouts.get(text)
         if found is not None:
             _layouts.move_to_end(text)
     if found is None:
-        try:
-            found = run(text, "svg", *(_LESS_CARE if len(scene.boxes) > _MANY else ()))
-        except DrawingFailed as error:
-            found = error
+        found = run(text, "svg", *(_LESS_CARE if len(scene.boxes) > _MANY else ()))
         with _lock:
             _layouts[text] = found
             while len(_layouts) > _KEPT:
                 _layouts.popitem(last=False)
-    if isinstance(found, DrawingFailed):
-        raise found
     return found
 
 
 def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None) -> None:
     atom, line = box.atom, labels.line(box)
     uuid = None if atom is None else atom.uuid
-    title.text = _clean("\n".join(labels.tell(box)))
+    title.text = labels.clean("\n".join(labels.tell(box)))
     _shape(group)
     texts = group.findall(f"{{{_SVG}}}text")
     for text, told in zip(texts, ("name", "state"), strict=False):
@@ -264,23 +272,23 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None)
         text.set("class", told)
     icon = ET.SubElement(texts[0], f"{{{_SVG}}}tspan", {"class": "icon", "data-field": "icon"})
     texts[0].text, icon.text = None, styles.icon(box.state)
-    icon.tail = " " + _clean(labels.shortened(box.name, _NAME))
+    icon.tail = " " + labels.clean(labels.shortened(box.name, _NAME))
     if len(texts) > 1:
-        texts[1].text = _clean(labels.shortened(line, _NAME + 8))
+        texts[1].text = labels.clean(labels.shortened(line, _NAME + 8))
     kind = box.kind + (" collapsed" if box.collapsed else "")
     kind += " failed" if atom is not None and atom.failed_before else ""
-    label = _clean(f"{box.name}, {line or styles.word(box.state)}")
+    label = labels.clean(f"{box.name}, {line or styles.word(box.state)}")
     group.attrib.update({"class": f"atom kind-{kind} {_class_of(box.state)}", "aria-label": label})
     group.attrib["data-node"] = str(box.node)
     if uuid:
-        group.attrib["data-uuid"] = _clean(uuid)
+        group.attrib["data-uuid"] = labels.clean(uuid)
     if link is None or atom is None or not uuid:
         group.attrib.update(tabindex="0", role="img")
         return
     # A link around the group: what is in it moves into a group of its own.
     inner = ET.Element(group.tag, dict(group.attrib))
     inner.extend(list(group))
-    href, tail = _clean(link(atom)), group.tail
+    href, tail = labels.clean(link(atom)), group.tail
     group.clear()
     group.tag, group.tail = f"{{{_SVG}}}a", tail
     group.attrib.update({"href": href, "aria-label": label})
@@ -288,7 +296,7 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None)
 
 
 def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame) -> None:
-    title.text = _clean("\n".join(labels.tell(frame)))
+    title.text = labels.clean("\n".join(labels.tell(frame)))
     shape, text = _shape(group), group.find(f"{{{_SVG}}}text")
     if text is not None:
         text.attrib.pop("font-family", None)
@@ -296,7 +304,7 @@ def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame) -> None:
         text.set("x", f"{left + 10:.1f}")
         icon = ET.SubElement(text, f"{{{_SVG}}}tspan", {"class": "icon"})
         text.text, icon.text = None, styles.icon(frame.state)
-        icon.tail = " " + _clean(labels.shortened(frame.name, _FRAME_NAME))
+        icon.tail = " " + labels.clean(labels.shortened(frame.name, _FRAME_NAME))
     group.attrib["class"] = f"flow {_class_of(frame.state)}"
     group.attrib["data-node"] = str(frame.node)
 
@@ -312,8 +320,3 @@ def _shape(group: ET.Element) -> ET.Element:
 def _class_of(state: str) -> str:
     """States are words, whatever somebody wrote into a store."""
     return f"state-{state if state in styles.STATES else 'PENDING'}"
-
-
-def _clean(text: str) -> str:
-    """`text` without anything that XML does not allow."""
-    return "".join(mark if mark.isprintable() or mark == "\n" else "\ufffd" for mark in text)

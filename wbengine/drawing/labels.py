@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from html import escape
@@ -13,27 +14,29 @@ from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.atoms import AtomView
 
-__all__ = ["counted", "escaped", "line", "shortened", "state_of", "tell"]
+__all__ = ["by_number", "clean", "counted", "escaped", "line", "shortened", "state_of", "tell"]
 
 _KINDS: Final = {outlines.TASK: "task", outlines.RETRY: "retry", outlines.MAP: "map"}
 
-#: What XML does not allow, what UTF-8 cannot say, and what is written by its number.
-_BAD: Final = {
-    **{number: "\ufffd" for number in range(32) if number not in (9, 10, 13)},
-    **dict.fromkeys((*range(0x7F, 0xA0), 0xFFFE, 0xFFFF), "\ufffd"),
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-    # What a terminal obeys, should it be shown there: a browser reads the same.
-    **{
-        number: f"&#{number};"
-        for number in (13, 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
-    },
-}
+#: Control characters, what XML does not allow, and what UTF-8 cannot say.
+_FORBIDDEN: Final = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+#: What XML allows, and a terminal obeys: the returning of the cursor, the direction of writing.
+_OBEYED: Final = re.compile("[\r\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """`text` without control characters and what XML does not allow."""
+    return _FORBIDDEN.sub("\ufffd", text)
+
+
+def by_number(markup: str) -> str:
+    """`markup` for a terminal too: a browser reads the same."""
+    return _OBEYED.sub(lambda found: f"&#{ord(found[0])};", markup)
 
 
 def escaped(text: str) -> str:
     """`text` for between tags and for attributes in double quotes, whatever is in it."""
-    shown = escape(text)
-    return shown if shown.isascii() and shown.isprintable() else shown.translate(_BAD)
+    return by_number(clean(escape(text)))
 
 
 def _width(text: str) -> int:

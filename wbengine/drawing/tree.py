@@ -254,9 +254,13 @@ class _Choice:
             for node in self._first(int(self._left) // 2):
                 if self._left > 0:
                     self._place(node)
+        #: Flows with more members than there is room for.
+        large: list[int] = []
         waiting = deque(self.open)
         while waiting:
-            waiting.extend(self._fill(waiting.popleft()))
+            waiting.extend(self._fill(waiting.popleft(), large))
+        for place, flow in enumerate(large):
+            self._fill_partly(flow, int(self._left) // (len(large) - place))
 
     def _first(self, most: int) -> list[int]:
         wrong = list(self._source.wrong(max(1, most // 2)))
@@ -279,9 +283,9 @@ class _Choice:
         for flow, member in itertools.pairwise(chain):
             self.open.setdefault(flow, set()).add(member)
 
-    def _fill(self, flow: int) -> list[int]:
+    def _fill(self, flow: int, large: list[int]) -> list[int]:
         """Show the other members of a flow, if there is room for all of them; return those of them
-        that are to be opened, too."""
+        that are to be opened, too.  A flow without room for all of them is added to `large`."""
         shown = self.open[flow]
         others: list[int] = []
         for node in self._source.members(flow):
@@ -295,15 +299,34 @@ class _Choice:
             opened = [node for node in others if self._source.is_flow(node) and self._opens(node)]
             self.open.update((node, set()) for node in opened)
             return opened
+        large.append(flow)
         if shown or flow == self._source.root:
             self._left -= 1
             self.cut.add(flow)
-        else:
-            del self.open[flow]
         return []
 
+    def _fill_partly(self, flow: int, room: int) -> None:
+        """Show the first of the other members of a flow, in so many rows."""
+        shown = self.open[flow]
+        if flow not in self.cut:  # as yet it has no row that counts what is left out
+            room -= 1
+            if room < 1:
+                del self.open[flow]
+                return
+            self._left -= 1
+            self.cut.add(flow)
+        others = (
+            node
+            for node in self._source.members(flow)
+            if node not in shown and node not in self._passed
+        )
+        more = list(itertools.islice(others, max(0, room)))
+        self._left -= len(more)
+        shown.update(more)
+
     def _opens(self, flow: int) -> bool:
-        return self._whole or self._source.state_of(flow) not in _FOLDED
+        known = self._source.state is not None
+        return self._whole or not known or self._source.state_of(flow) not in _FOLDED
 
 
 class FlowTree(Source):
