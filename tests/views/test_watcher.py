@@ -16,6 +16,16 @@ from wbengine.views import listing, watcher
 from wbengine.views.redaction import Redactor
 from wbengine.views.watcher import FlowWatcher
 
+#: What is told of the flow 'shop', of a step after the other.
+SHOPPING = [
+    ("flow", "shop", "RUNNING"),
+    ("atom", "a", "RUNNING"),
+    ("atom", "a", "SUCCESS"),
+    ("atom", "b", "RUNNING"),
+    ("atom", "b", "SUCCESS"),
+    ("flow", "shop", "SUCCESS"),
+]
+
 
 @pytest.fixture(params=["memory", "sqlite", "dir"])
 def backend(request, tmp_path):
@@ -51,14 +61,7 @@ def test_a_watch_tells_each_thing_once_and_in_its_order(backend):
         assert watch.turn() == []
         assert not watch.finished
         engine.run()
-        assert told(watch.turn()) == [
-            ("flow", "shop", "RUNNING"),
-            ("atom", "a", "RUNNING"),
-            ("atom", "a", "SUCCESS"),
-            ("atom", "b", "RUNNING"),
-            ("atom", "b", "SUCCESS"),
-            ("flow", "shop", "SUCCESS"),
-        ]
+        assert told(watch.turn()) == SHOPPING
         assert watch.turn() == []
         assert watch.finished
 
@@ -72,14 +75,7 @@ def test_a_run_is_watched_turn_by_turn(backend):
             seen += watch.turn()
             assert watch.view().state in states.FLOW_STATES
         seen += watch.turn()
-    assert told(seen) == [
-        ("flow", "shop", "RUNNING"),
-        ("atom", "a", "RUNNING"),
-        ("atom", "a", "SUCCESS"),
-        ("atom", "b", "RUNNING"),
-        ("atom", "b", "SUCCESS"),
-        ("flow", "shop", "SUCCESS"),
-    ]
+    assert told(seen) == SHOPPING
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

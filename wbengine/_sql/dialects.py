@@ -65,9 +65,9 @@ def upsert(
     """An INSERT of rows (as dicts) that replaces those with the same `keys`.
 
     The columns `keep` are those of the first insertion.  Columns that are `given` by an SQL
-    expression are not in the rows; with a `source`, a SELECT of all columns, all rows are its.  To
-    be executed with a list of rows: each driver has its own way
-    to send many at once, and knows this form of the statement.
+    expression are not in the rows.  `source`: a SELECT that gives the rows, instead of VALUES.
+    Without it, to be executed with a list of rows: each driver has its own way to send many at
+    once, and knows this form of the statement.
     """
     names = list(columns)
     values = {**{name: f":{name}" for name in names}, **(given or {})}

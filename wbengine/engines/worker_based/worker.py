@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import pools
 from wbengine.concurrency import event_loop
-from wbengine.engines.worker_based import endpoint, proxy, server
+from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import topology
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
@@ -33,10 +34,6 @@ from wbengine.engines.worker_based.worker_side.slots import default_slots, make_
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.discovery import snapshots
-
-
-from wbengine.engines.worker_based import dispatcher
-from wbengine.engines.worker_based import protocol as pr
 
 __all__ = ["Worker", "default_slots"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine.transports import _amqp_buffer, _amqp_frames
+from wbengine.transports import _amqp_buffer
 from wbengine.transports import _amqp_frames as frames
 from wbengine.transports._amqp_frames import Delivery
 
@@ -171,7 +171,7 @@ class AmqpConnection:
         """Whether it is one of those that come all the time; if so, it is seen to."""
         size, method = _METHOD.unpack_from(data, at + 3)
         if method == frames.DELIVER:
-            found = _amqp_frames.read(data, at, channel)
+            found = frames.read(data, at, channel)
             if found is not None:
                 self._buffer.at = found[1]
                 channel.deliver(found[0])
