@@ -13,26 +13,53 @@ JSON, so that bodies stay readable and any peer can make them.  What JSON has no
 Tags exist for tuple, set, frozenset, bytes, complex, Decimal, UUID, datetime, date, time,
 timedelta, `Failure`, strings with lone surrogates, non-finite floats, and allowed enumerations and
 dataclasses.  Everything else is refused when it is packed, with its path; subclasses of builtins
-too (namedtuple, OrderedDict, defaultdict, IntEnum, ...): they would come out as something else.
+too (namedtuple, OrderedDict, defaultdict, IntEnum, ...): they would come out as something else;
+and sets and dicts whose keys are so chosen that their hashes collide.
 
 Cost: one pass over the value; a value that needs no tag is returned as it is, not copied.
 """
 
 from __future__ import annotations
 
+import base64
+import collections
+import contextvars
 import dataclasses
+import datetime as dt
+import decimal
 import enum
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+import uuid
+import zoneinfo
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
-from wbengine import _codec_read, _json_text, _names, exceptions
-from wbengine import _codec_tags as tags
+from wbengine import _json_text, _names, exceptions
 from wbengine.types import failure as ft
 
-_TOO_BIG: Final = 10**tags.MAX_DIGITS
-_C = TypeVar("_C", bound=type)
+#: The one key that no plain JSON object of ours has.
+TAG: Final = "$wbe"
+#: How many JSON containers may stand inside each other (a tag counts as the objects it is made of).
+MAX_DEPTH: Final = 64
+#: So many keys of a dict, or items of a set, may be other than text and bytes, in what goes to or
+#: comes from another process; and so many may have the same hash: only hashes of text and bytes
+#: are salted.  A neighbour who chooses others can make each insertion as slow as all before it.
+MAX_KEYS: Final = 100_000
+MAX_ALIKE: Final = 32
+#: Whether a value travels between processes now, so that the number of its keys is bounded.
+_travels: Final = contextvars.ContextVar("travels", default=False)
+#: So many characters of a key are in the path of what is refused.
+_LONGEST_STEP: Final = 200
 
-MAX_DEPTH: Final = tags.MAX_DEPTH
+_TOO_BIG: Final = 10**_json_text.MAX_DIGITS
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_SURROGATE: Final = "a string has a lone surrogate"
+_FLOATS: Final = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+_C = TypeVar("_C", bound=type)
+_Parts = dict[str, Any]
+
+#: The classes that were registered, by their dotted names.
+_allowed: Final[dict[str, type]] = {}
 
 
 def allow(cls: _C) -> _C:
@@ -48,7 +75,7 @@ def allow(cls: _C) -> _C:
     is_data = isinstance(cls, type) and dataclasses.is_dataclass(cls)
     if not is_enum and (not is_data or _base(cls) is not None or issubclass(cls, BaseException)):
         raise TypeError(f"only Enum classes and dataclasses can be allowed, not {cls!r}")
-    tags.allowed[_names.dotted(cls)] = cls
+    _allowed[_names.dotted(cls)] = cls
     return cls
 
 
@@ -77,16 +104,7 @@ def dumps(value: Any, where: str = "result") -> bytes:
 
     :raises NotEncodable: as `pack` does.
     """
-    return render(pack(value, where))
-
-
-def render(tree: Any) -> bytes:
-    """Compact UTF-8 JSON of a tree made by `pack` or `plain`."""
-    return _json_text.encode(tree, finite=True)
-
-
-#: The same as text, which may hold lone surrogates where the tree does.
-text_of: Final = _json_text.text_of
+    return _json_text.encode(pack(value, where), finite=True)
 
 
 def unpack(tree: Any) -> Any:
@@ -97,7 +115,25 @@ def unpack(tree: Any) -> Any:
     kind = type(tree)
     if tree is None or kind is int or kind is bool or (kind is str and tree.isascii()):
         return tree
-    return _codec_read.walk(tree, typed=True, strings=True, depth=MAX_DEPTH)
+    return _entered(tree, MAX_DEPTH, typed=True)
+
+
+def pack_to_send(value: Any, where: str = "result") -> Any:
+    """`pack`, of what is sent to another process: dicts and sets have a bound."""
+    before = _travels.set(True)
+    try:
+        return pack(value, where)
+    finally:
+        _travels.reset(before)
+
+
+def unpack_received(tree: Any) -> Any:
+    """`unpack`, of what another process sent: dicts and sets have a bound."""
+    before = _travels.set(True)
+    try:
+        return unpack(tree)
+    finally:
+        _travels.reset(before)
 
 
 def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -105,8 +141,7 @@ def loads(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
 
     :raises InvalidFormat: as `parse` and `unpack` do.
     """
-    tree, suspect = _json_text.parse(data)
-    return _codec_read.walk(tree, typed=True, strings=suspect, depth=depth)
+    return _entered(_json_text.parse(data)[0], depth, typed=True)
 
 
 def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) -> Any:
@@ -120,76 +155,117 @@ def parse(data: bytes | bytearray | memoryview | str, depth: int = MAX_DEPTH) ->
     flat = type(data) is bytes and not _json_text.opens_more(data, depth)
     if not suspect and (flat or not _json_text.is_deeper(tree, depth)):
         return tree
-    return _codec_read.walk(tree, typed=False, strings=suspect, depth=depth)
+    return _entered(tree, depth, typed=False)
 
 
-# Packing ----------------------------------------------------------------------------------------
+class _Unfit(Exception):
+    """What cannot be written, or read; on its way up it collects the path in reverse."""
+
+    def __init__(self, reason: str, culprit: Any = None) -> None:
+        super().__init__(reason)
+        self.culprit = culprit
+        self._path: list[str] = []
+
+    def inside(self, step: str) -> _Unfit:
+        """It is at `step` of what holds it."""
+        self._path.append(step)
+        return self
+
+    @property
+    def path(self) -> str:
+        return "".join(reversed(self._path))
 
 
 def _enter(value: Any, where: str, typed: bool) -> Any:
     try:
-        return _pack(value, 0, typed)
-    except tags.Unfit as unfit:
+        return _pack(value, MAX_DEPTH, typed)
+    except _Unfit as unfit:
         path, type_name = where + unfit.path, _names.dotted(type(unfit.culprit))
         message = f"{path}: {type_name} {unfit}"
     raise exceptions.NotEncodable(message, path=path, type_name=type_name)
 
 
-def _pack(value: Any, depth: int, typed: bool) -> Any:
+def _entered(tree: Any, depth: int, typed: bool) -> Any:
+    try:
+        return _unpack(tree, depth, typed)
+    except _Unfit as unfit:
+        message = f"{unfit.path}: {unfit}" if unfit.path else str(unfit)
+    raise exceptions.InvalidFormat(message)
+
+
+# Both ways: `left` is how many containers may still open, `typed` whether there are tags. ---------
+
+_Walk = Callable[[Any, int, bool], Any]
+
+
+def _pack(value: Any, left: int, typed: bool) -> Any:
     kind = type(value)
-    if kind is str:
-        return value if value.isascii() or tags.is_text(value) else _pack_other(value, depth, typed)
+    if kind is str and (value.isascii() or _json_text.is_text(value)):
+        return value
     if value is None or kind is bool:
         return value
     if kind is int:
         if -_TOO_BIG < value < _TOO_BIG:
             return value
-        raise tags.Unfit(f"has more than {tags.MAX_DIGITS} digits", value)
+        raise _Unfit(f"has more than {_json_text.MAX_DIGITS} digits", value)
     if kind is float and value - value == 0.0:
         return value
-    if kind is list or kind is dict:
-        if depth >= tags.MAX_DEPTH:
-            raise _too_deep(value)
-        return _pack_list(value, depth, typed) if kind is list else _pack_dict(value, depth, typed)
-    return _pack_other(value, depth, typed)
+    if kind is not list and kind is not dict:
+        return _pack_tagged(value, left, typed)
+    if left <= 0:
+        raise _too_deep(value)
+    if kind is list:
+        return _each(value, enumerate(value), _pack, left - 1, typed)
+    for key in value:
+        if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
+            if not typed:
+                step = f"<key {_short(key)}>"
+                raise _Unfit("is not a plain JSON key", key).inside(step)
+            return _pack_tagged(value, left, typed)
+        if key == TAG and typed:
+            return _pack_tagged(value, left, typed)
+    return _each(value, value.items(), _pack, left - 1, typed)
 
 
-def _pack_list(value: list[Any] | tuple[Any, ...], depth: int, typed: bool) -> Any:
-    packed: list[Any] | None = None
-    index = 0
-    try:
-        for index, item in enumerate(value):
-            # What follows is the first lines of `_pack`, without the call.
-            kind = type(item)
-            if (
-                (kind is str and item.isascii())
-                or (kind is int and -_TOO_BIG < item < _TOO_BIG)
-                or item is None
-                or kind is bool
-                or (kind is float and item - item == 0.0)
-            ):
-                continue
-            new = _pack(item, depth + 1, typed)
-            if new is not item:
-                if packed is None:
-                    packed = list(value)
-                packed[index] = new
-    except tags.Unfit as unfit:
-        unfit.inside(f"[{index}]")
-        raise
-    return value if packed is None else packed
+def _unpack(tree: Any, left: int, typed: bool) -> Any:
+    kind = type(tree)
+    if kind is str:
+        if tree.isascii() or _json_text.is_text(tree):
+            return tree
+        raise _Unfit(_SURROGATE)
+    if tree is None or kind is int or kind is bool:
+        return tree
+    if kind is float:
+        if tree - tree != 0.0:
+            raise _Unfit(f"{tree} is not a JSON number")
+        return tree
+    if kind is not list and kind is not dict:
+        raise _Unfit(f"{_names.dotted(kind)} is not JSON")
+    if left <= 0:
+        raise _Unfit("nested too deeply")
+    if kind is list:
+        return _each(tree, enumerate(tree), _unpack, left - 1, typed)
+    if typed and TAG in tree:
+        return _unpack_tagged(tree, left - 1)
+    return _unpack_dict(tree, left - 1, typed)
 
 
-def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
-    packed: dict[str, Any] | None = None
+def _unpack_dict(tree: dict[Any, Any], left: int, typed: bool = True) -> dict[str, Any]:
+    for key in tree:
+        if type(key) is not str or not (key.isascii() or _json_text.is_text(key)):
+            reason = _SURROGATE if type(key) is str else "a key is not a string"
+            raise _Unfit(reason).inside(f"[{_short(key)}]")
+    made: dict[str, Any] = _each(tree, tree.items(), _unpack, left, typed)
+    return made
+
+
+def _each(value: Any, items: Iterable[tuple[Any, Any]], walk: _Walk, left: int, typed: bool) -> Any:
+    """A list or dict with what `walk` makes of its items; itself if that is the same."""
+    made: Any = None
     key: Any = None
     try:
-        for key, item in value.items():
-            if type(key) is not str or not (key.isascii() or tags.is_text(key)):
-                break
-            if key == tags.TAG and typed:
-                break
-            kind = type(item)
+        for key, item in items:
+            kind = type(item)  # those that stay as they are, without a call
             if (
                 (kind is str and item.isascii())
                 or (kind is int and -_TOO_BIG < item < _TOO_BIG)
@@ -198,124 +274,325 @@ def _pack_dict(value: dict[Any, Any], depth: int, typed: bool) -> Any:
                 or (kind is float and item - item == 0.0)
             ):
                 continue
-            new = _pack(item, depth + 1, typed)
+            new = walk(item, left, typed)
             if new is not item:
-                if packed is None:
-                    packed = dict(value)
-                packed[key] = new
-        else:
-            return value if packed is None else packed
-    except tags.Unfit as unfit:
-        unfit.inside(f"[{key!r}]")
+                if made is None:
+                    made = value.copy()
+                made[key] = new
+    except _Unfit as unfit:
+        unfit.inside(f"[{repr(key)[:_LONGEST_STEP]}]")
         raise
+    return value if made is None else made
+
+
+# Tags --------------------------------------------------------------------------------------------
+
+
+class _Tag(NamedTuple):
+    """`write` gives the keys beside the tag, `read` takes them; there are no others than `keys`.
+
+    The text of a ValueError of `write` is why the value is refused; `read` raises what constructors
+    raise.  `levels`: so many containers it opens at least.
+    """
+
+    name: str
+    write: Callable[[Any, int], _Parts]
+    read: Callable[[_Parts, int], Any]
+    keys: frozenset[str] = frozenset({"v"})
+    levels: int = 1
+
+
+def _pack_tagged(value: Any, left: int, typed: bool) -> Any:
+    cls = type(value)
+    tag = _BY_CLASS.get(cls)
+    if tag is None and _allowed.get(_names.dotted(cls)) is cls:
+        tag = _BY_NAME["enum" if issubclass(cls, enum.Enum) else "data"]
+    if tag is None:
+        raise _Unfit(_why_not(value), value)
     if not typed:
-        bad_key = tags.Unfit("is not a plain JSON key", key)
-        bad_key.inside(f"<key {tags.short(key)}>")
-        raise bad_key
-    return {tags.TAG: "dict", "v": [_pack_pair(pair, depth + 3) for pair in value.items()]}
-
-
-def _pack_pair(pair: tuple[Any, Any], depth: int) -> list[Any]:
-    if depth > tags.MAX_DEPTH:
-        raise _too_deep(pair[1])
-    label = f"<key {tags.short(pair[0])}>"
-    try:
-        key = _pack(pair[0], depth, True)
-        label = f"[{tags.short(pair[0])}]"
-        return [key, _pack(pair[1], depth, True)]
-    except tags.Unfit as unfit:
-        unfit.inside(label)
-        raise
-
-
-def _pack_other(value: Any, depth: int, typed: bool) -> Any:
-    packer = _PACKERS.get(type(value)) or _packer_of_allowed(type(value))
-    if packer is None:
-        raise tags.Unfit(_why_not(value), value)
-    if not typed:
-        raise tags.Unfit("is not plain JSON, which is all that the receiver reads", value)
-    if depth >= tags.MAX_DEPTH:
-        raise _too_deep(value)
-    return packer(value, depth)
-
-
-def _pack_sequence(value: tuple[Any, ...], depth: int) -> dict[str, Any]:
-    if depth + 2 > tags.MAX_DEPTH:
-        raise _too_deep(value)
-    packed = _pack_list(value, depth + 1, True)
-    return {tags.TAG: "tuple", "v": list(packed) if packed is value else packed}
-
-
-def _pack_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
-    if depth + 2 > tags.MAX_DEPTH:
+        raise _Unfit("is not plain JSON, which is all that the receiver reads", value)
+    if left < tag.levels:
         raise _too_deep(value)
     try:
-        items = [_pack(item, depth + 2, True) for item in value]
-    except tags.Unfit as unfit:
-        unfit.inside("{...}")
+        return {TAG: tag.name, **tag.write(value, left - tag.levels)}
+    except ValueError as error:
+        raise _Unfit(str(error), value) from None
+
+
+def _unpack_tagged(tree: _Parts, left: int) -> Any:
+    name = tree[TAG]
+    try:
+        tag = _BY_NAME.get(name) if isinstance(name, str) else None
+        if tag is None:
+            raise _Unfit(f"unknown tag {_short(name)}")
+        parts = {key: item for key, item in tree.items() if key != TAG}
+        for key in parts:
+            if key not in tag.keys:
+                raise ValueError(f"key {_short(key)} is not expected")
+        return tag.read(parts, left)
+    except (ValueError, TypeError, LookupError, ArithmeticError, OSError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise _Unfit(f"malformed tag {_short(name)}: {reason}") from None
+    except exceptions.InvalidFormat as error:
+        raise _Unfit(f"malformed tag {_short(name)}: {error}") from None
+
+
+def _part(value: Any, left: int, step: str, *place: Any) -> Any:
+    """Pack what is at a step, which may name a place, of what is packed."""
+    try:
+        return _pack(value, left, True)
+    except _Unfit as unfit:
+        unfit.inside(step % tuple(map(_short, place)))
         raise
+
+
+def _items(parts: _Parts, left: int) -> list[Any]:
+    value = parts["v"]
+    if type(value) is not list:
+        raise TypeError("v is not a list")
+    if left <= 0:
+        raise _Unfit("nested too deeply")
+    items: list[Any] = _each(value, enumerate(value), _unpack, left - 1, True)
+    return items
+
+
+def _write_tuple(value: tuple[Any, ...], left: int) -> _Parts:
+    return {"v": _each(list(value), enumerate(value), _pack, left, True)}
+
+
+def _hashable(keys: Collection[Any]) -> None:
+    """See that a set or dict of these is built in linear time.
+
+    :raises ValueError: it might not be.
+    :raises TypeError: one of them has no hash.
+    """
+    if len(keys) > MAX_KEYS and _travels.get():
+        found = sum(type(key) is not str and type(key) is not bytes for key in keys)
+        if found > MAX_KEYS:
+            raise ValueError(
+                f"has {found:,} keys that are neither text nor bytes, over {MAX_KEYS:,}"
+            )
+    if len(keys) > MAX_ALIKE:
+        alike = max(collections.Counter(map(hash, keys)).values())
+        if alike > MAX_ALIKE:
+            raise ValueError(f"has {alike:,} keys with the same hash, over {MAX_ALIKE}")
+
+
+def _write_set(value: Collection[Any], left: int) -> _Parts:
+    _hashable(value)
+    packed = [_part(item, left, "{...}") for item in value]
     # In an order that does not depend on the process: equal sets, equal bytes.
-    return {tags.TAG: type(value).__name__, "v": sorted(items, key=text_of)}
+    return {"v": sorted(packed, key=_json_text.text_of)}
 
 
-def _pack_failure(value: ft.Failure, depth: int) -> dict[str, Any]:
+def _read_set(parts: _Parts, left: int) -> set[Any]:
+    items = _items(parts, left)
+    _hashable(items)
+    found = set(items)
+    if len(found) != len(items):
+        raise ValueError("an item is repeated")
+    return found
+
+
+def _write_pairs(value: dict[Any, Any], left: int) -> _Parts:
+    _hashable(value)
+    return {
+        "v": [
+            [_part(key, left, "<key %s>", key), _part(item, left, "[%s]", key)]
+            for key, item in value.items()
+        ]
+    }
+
+
+def _read_pairs(parts: _Parts, left: int) -> dict[Any, Any]:
+    items = _items(parts, left)
+    if any(type(item) is not list or len(item) != 2 for item in items):
+        raise ValueError("v is not a list of pairs")
+    _hashable([key for key, _ in items])
+    found = {key: item for key, item in items}  # noqa: C416  (the pairs are lists)
+    if len(found) != len(items):
+        raise ValueError("a key is repeated")
+    return found
+
+
+def _write_failure(value: ft.Failure, left: int) -> _Parts:
     try:
-        return {tags.TAG: "failure", "v": _pack(value.to_json(), depth + 1, True)}
-    except tags.Unfit:
+        return {"v": _pack(value.to_json(), left, True)}
+    except _Unfit:
         # The arguments of the exception may nest deeper than what is left of the depth.
-        return {tags.TAG: "failure", "v": _pack(value.to_json(include_args=False), depth + 1, True)}
+        return {"v": _pack(value.to_json(include_args=False), left, True)}
 
 
-def _pack_leaf(name: str, write: Callable[[Any], dict[str, Any]]) -> Callable[[Any, int], Any]:
-    def packer(value: Any, depth: int) -> dict[str, Any]:
-        try:
-            return {tags.TAG: name, **write(value)}
-        except ValueError as error:
-            raise tags.Unfit(str(error), value) from None
-
-    return packer
+def _read_failure(parts: _Parts, left: int) -> ft.Failure:
+    data = _unpack(parts["v"], left, True)
+    ft.Failure.validate(data)
+    return ft.Failure.from_dict(data)
 
 
-def _pack_enum(value: enum.Enum, depth: int) -> dict[str, Any]:
-    tagged = {tags.TAG: "enum", "c": _names.dotted(type(value))}
-    if value.name in type(value).__members__:
-        return {**tagged, "v": value.name}
+def _write_enum(value: enum.Enum, left: int) -> _Parts:
+    cls = type(value)
+    if value.name in cls.__members__:
+        return {"c": _names.dotted(cls), "v": value.name}
     # A combination of flags has no name of its own.
-    return {**tagged, "n": _pack(value.value, depth + 1, True)}
+    return {"c": _names.dotted(cls), "n": _pack(value.value, left, True)}
 
 
-def _pack_data(value: Any, depth: int) -> dict[str, Any]:
+def _read_enum(parts: _Parts, left: int) -> enum.Enum:
+    cls = _class(parts, is_enum=True)
+    if "v" in parts:
+        return cls.__members__[parts["v"]]  # type: ignore[no-any-return]
+    return cls(_unpack(parts["n"], left, True))  # type: ignore[no-any-return]
+
+
+def _write_data(value: Any, left: int) -> _Parts:
     names = [field.name for field in dataclasses.fields(value)]
     missing = [name for name in names if not hasattr(value, name)]
     extra = [name for name in getattr(value, "__dict__", ()) if name not in names]
     if missing or extra:
         what = "lacks its field" if missing else "has, besides its fields, an attribute"
-        raise tags.Unfit(f"{what} {(missing or extra)[0]!r}", value)
-    if depth + 2 > tags.MAX_DEPTH:
-        raise _too_deep(value)
-    packed = {}
-    for name in names:
-        try:
-            packed[name] = _pack(getattr(value, name), depth + 2, True)
-        except tags.Unfit as unfit:
-            unfit.inside(f".{name}")
-            raise
-    return {tags.TAG: "data", "c": _names.dotted(type(value)), "v": packed}
+        raise ValueError(f"{what} {(missing or extra)[0]!r}")
+    packed = {name: _part(getattr(value, name), left, f".{name}") for name in names}
+    return {"c": _names.dotted(type(value)), "v": packed}
 
 
-_PACKERS: Final[dict[type, Callable[[Any, int], Any]]] = {
-    tuple: _pack_sequence,
-    set: _pack_set,
-    frozenset: _pack_set,
-    ft.Failure: _pack_failure,
-    **{leaf.cls: _pack_leaf(leaf.name, leaf.write) for leaf in tags.LEAVES},
+def _read_data(parts: _Parts, left: int) -> Any:
+    cls = _class(parts, is_enum=False)
+    values = parts["v"]
+    names = {field.name for field in dataclasses.fields(cls)}
+    if type(values) is not dict or values.keys() != names:
+        raise ValueError(f"the fields of {parts['c']} are {', '.join(sorted(names))}")
+    if left <= 0:
+        raise _Unfit("nested too deeply")
+    made = object.__new__(cls)
+    for name, value in _unpack_dict(values, left - 1).items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _class(parts: _Parts, is_enum: bool) -> Any:
+    name = parts["c"]
+    cls = _allowed.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ValueError(f"class {name!r} is not allowed here: see wbengine.types.codec.allow")
+    if issubclass(cls, enum.Enum) is not is_enum:
+        raise ValueError(f"class {name!r} is of another kind")
+    return cls
+
+
+def _write_moment(value: dt.datetime | dt.time, left: int) -> _Parts:
+    zone = value.tzinfo
+    parts: _Parts = {"v": value.replace(tzinfo=None).isoformat()}
+    if value.fold:
+        parts["fold"] = 1
+    if type(zone) is zoneinfo.ZoneInfo:
+        if zone.key is None:
+            raise ValueError("cannot be encoded: its time zone has no key")
+        parts["zone"] = zone.key
+    elif type(zone) is dt.timezone:
+        # The offset of a fixed zone; its name, if it was given one, is the second argument.
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        if name:
+            (parts["name"],) = name
+        if isinstance(value, dt.datetime):
+            parts["v"] = value.isoformat()
+        else:
+            # A time's own text has the offset too, but only a datetime's is exact in all versions.
+            parts["offset"] = offset // _MICROSECOND
+    elif zone is not None:
+        raise ValueError(f"cannot be encoded: its tzinfo is a {type(zone).__qualname__}")
+    return parts
+
+
+def _read_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[_Parts, int], Any]:
+    def read(parts: _Parts, left: int) -> Any:
+        value = cls.fromisoformat(parts["v"])
+        zone = value.tzinfo
+        if "zone" in parts:
+            zone = zoneinfo.ZoneInfo(_text(parts, "zone"))
+        elif "offset" in parts or "name" in parts:
+            offset = parts["offset"] * _MICROSECOND if "offset" in parts else value.utcoffset()
+            if offset is None:
+                raise ValueError("a name without an offset")
+            zone = dt.timezone(offset, *([_text(parts, "name")] if "name" in parts else []))
+        return value.replace(tzinfo=zone, fold=_whole(parts.get("fold", 0)))
+
+    return read
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{_short(value)} is not a whole number")
+    return value
+
+
+def _text(parts: _Parts, key: str = "v") -> str:
+    value = parts[key]
+    if type(value) is not str:
+        raise TypeError(f"{key} is not a string")
+    return value
+
+
+def _bytes_of(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _leaf(name: str, write: Callable[[Any], Any], read: Callable[[str], Any]) -> _Tag:
+    """A tag of a value without parts, as one text."""
+    return _Tag(
+        name, lambda value, left: {"v": write(value)}, lambda parts, left: read(_text(parts))
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+_CLASS: Final = frozenset({"c", "v"})
+_MOMENT: Final = frozenset({"v", "zone", "name", "offset", "fold"})
+
+_BY_CLASS: Final[dict[type, _Tag]] = {
+    tuple: _Tag("tuple", _write_tuple, lambda parts, left: tuple(_items(parts, left)), levels=2),
+    set: _Tag("set", _write_set, _read_set, levels=2),
+    frozenset: _Tag(
+        "frozenset", _write_set, lambda parts, left: frozenset(_read_set(parts, left)), levels=2
+    ),
+    dict: _Tag("dict", _write_pairs, _read_pairs, levels=3),
+    ft.Failure: _Tag("failure", _write_failure, _read_failure),
+    str: _leaf(
+        "str",
+        lambda value: _base64(value.encode("utf-8", "surrogatepass")),
+        lambda text: _bytes_of(text).decode("utf-8", "surrogatepass"),
+    ),
+    float: _leaf("float", repr, _FLOATS.__getitem__),
+    bytes: _leaf("bytes", _base64, _bytes_of),
+    complex: _leaf("complex", repr, complex),
+    decimal.Decimal: _leaf("decimal", str, decimal.Decimal),
+    uuid.UUID: _leaf("uuid", str, uuid.UUID),
+    dt.datetime: _Tag("datetime", _write_moment, _read_moment(dt.datetime), _MOMENT),
+    dt.time: _Tag("time", _write_moment, _read_moment(dt.time), _MOMENT),
+    dt.date: _leaf("date", str, dt.date.fromisoformat),
+    dt.timedelta: _Tag(
+        "timedelta",
+        lambda value, left: {"v": value // _MICROSECOND},
+        lambda parts, left: _whole(parts["v"]) * _MICROSECOND,
+    ),
+}
+_BY_NAME: Final[dict[str, _Tag]] = {
+    **{tag.name: tag for tag in _BY_CLASS.values()},
+    "enum": _Tag("enum", _write_enum, _read_enum, _CLASS | {"n"}),
+    "data": _Tag("data", _write_data, _read_data, _CLASS, levels=2),
 }
 
+#: Most specific first: what a subclass of two of them would be converted to.
+_BUILTINS: Final[tuple[type, ...]] = (
+    *(bool, int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset),
+    *(dt.datetime, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID),
+)
 
-def _packer_of_allowed(cls: type) -> Callable[[Any, int], Any] | None:
-    if tags.allowed.get(_names.dotted(cls)) is not cls:
-        return None
-    return _pack_enum if issubclass(cls, enum.Enum) else _pack_data
+
+def _base(cls: type) -> type | None:
+    """The builtin that `cls` is a subclass of, if any."""
+    return next((base for base in _BUILTINS if issubclass(cls, base)), None)
 
 
 def _why_not(value: Any) -> str:
@@ -333,10 +610,13 @@ def _why_not(value: Any) -> str:
     return "cannot be encoded; send what the other side needs to make one"
 
 
-def _base(cls: type) -> type | None:
-    """The builtin that `cls` is a subclass of, if any."""
-    return next((base for base in tags.BUILTINS if issubclass(cls, base)), None)
+def _too_deep(value: Any) -> _Unfit:
+    return _Unfit(f"is nested deeper than {MAX_DEPTH} levels, or contains itself", value)
 
 
-def _too_deep(value: Any) -> tags.Unfit:
-    return tags.Unfit(f"is nested deeper than {tags.MAX_DEPTH} levels, or contains itself", value)
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = _names.dotted(type(value))
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from wbengine import _codec_tags as tags
 from wbengine import exceptions
 
 try:
     import orjson
 except ImportError:
     orjson = None  # type: ignore[assignment]
+
+#: Longest integer, in decimal digits: what Python itself reads by default.
+MAX_DIGITS: Final = 4300
 
 _CONTAINERS: Final = (dict, list)
 
@@ -88,12 +90,21 @@ def parse(data: bytes | bytearray | memoryview | str) -> tuple[Any, bool]:
         raise exceptions.InvalidFormat(f"not UTF-8: {error}") from None
     escaped = "\\" in text and ("\\ud" in text or "\\uD" in text)
     # Python's own limit is faster than ours, where it is there and not changed.
-    reader = _reader if _max_digits() == tags.MAX_DIGITS else _careful_reader
+    reader = _reader if _max_digits() == MAX_DIGITS else _careful_reader
     try:
         tree = reader.decode(text)
     except (ValueError, RecursionError) as error:
         raise exceptions.InvalidFormat(f"not acceptable JSON: {str(error)[:200]}") from None
     return tree, escaped or isinstance(data, str)
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can have it: there are no lone surrogates in it."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def opens_more(data: bytes, most: int) -> bool:
@@ -141,8 +152,8 @@ def _read_float(text: str) -> float:
 
 
 def _read_int(text: str) -> int:
-    if len(text) > tags.MAX_DIGITS + text.startswith("-"):
-        raise ValueError(f"an integer has more than {tags.MAX_DIGITS} digits")
+    if len(text) > MAX_DIGITS + text.startswith("-"):
+        raise ValueError(f"an integer has more than {MAX_DIGITS} digits")
     return int(text)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from wbengine import _names, exceptions
 GROUPS: Final = (
     "wbengine.engines",
     "wbengine.persistence",
+    "wbengine.jobboards",
+    "wbengine.conductors",
     "wbengine.executors",
     "wbengine.commands",
 )
@@ -42,6 +45,36 @@ def find(group: str, kind: str) -> Any:
     raise exceptions.NotFound(
         f"{group} offers no {kind!r}{_names.hint(str(kind), known)}; available: {offer}"
     )
+
+
+def load(
+    what: str,
+    kind: str,
+    known: Mapping[str, str],
+    namespace: str,
+    own: str,
+    meant: Mapping[str, str] | None = None,
+) -> Any:
+    """The class of a kind: of those that are always there (`known`: dotted names), or a plug-in.
+
+    `own` is the group in which the kinds that are always there come first; in another `namespace`
+    its plug-ins do.  `meant`: names of other people's for kinds there are.
+
+    :raises NotFound: there is no such kind; names `what` it is, those there are, and the nearest.
+    """
+    if kind in known and namespace == own:
+        return _names.load(known[kind])
+    try:
+        return find(namespace, kind)
+    except exceptions.NotFound as error:
+        if kind in known:
+            return _names.load(known[kind])
+        there = sorted({*known, *names(namespace)})
+        near = (meant or {}).get(kind.lower())
+        hint = f" (did you mean {near!r}?)" if near else _names.hint(kind, there)
+        raise exceptions.NotFound(
+            f"No {what} of kind {kind!r}{hint}; known kinds: {', '.join(there)}"
+        ) from error
 
 
 @functools.lru_cache(maxsize=64)

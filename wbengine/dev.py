@@ -14,8 +14,9 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine.conductors import service
 from wbengine.engines.worker_based import worker
-from wbengine.persistence import backends
+from wbengine.persistence import backends, base
 
 if TYPE_CHECKING:
     from wbengine import dashboard
@@ -31,8 +32,8 @@ _PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 
 class DevServer:
-    """A broker in a folder, a store, a worker with the tasks of `modules`, and a dashboard where
-    what that takes is installed.
+    """A broker in a folder, a store, a worker with the tasks of `modules`, a conductor that runs
+    what is submitted there, and a dashboard where what that takes is installed.
 
     All of it is in `folder`; without one in a temporary folder, which is gone afterwards.  `port`
     is the dashboard's (0: any that is free; None: no dashboard).  A context manager.
@@ -64,22 +65,25 @@ class DevServer:
             self.worker = worker.Worker(
                 "default", topic, modules, url=self.url, pool="threads", concurrency=concurrency
             )
-            self._site = None if port is None else self._make_site(port)
+            backend = backends.fetch(self.persistence)
+            self._ends.callback(backend.close)
+            with contextlib.closing(backend.get_connection()) as connection:
+                connection.upgrade()
+            self._conductor = service.ConductorService(
+                backend, engine="workers", engine_options={"url": self.url}
+            )
+            self._site = None if port is None else self._make_site(port, backend)
         except BaseException:
             self._ends.close()
             raise
 
-    def _make_site(self, port: int) -> dashboard.Site | None:
+    def _make_site(self, port: int, backend: base.Backend) -> dashboard.Site | None:
         if not _is_there(*_PAGES):
             return None
         # Not on top: there may be none.
         from wbengine import dashboard
         from wbengine.views import fleet
 
-        backend = backends.fetch(self.persistence)
-        self._ends.callback(backend.close)
-        with contextlib.closing(backend.get_connection()) as connection:
-            connection.upgrade()
         told = {"WBENGINE_URL": self.url, "WBENGINE_PERSISTENCE": self.persistence}
         return dashboard.Site(
             backend, port=port, allow_actions=True, show_values=True,
@@ -110,6 +114,12 @@ class DevServer:
         self._ends.callback(self.worker.stop)
         if not self.worker.wait(_BEGIN) and failed:
             raise failed[0]
+        conducting = threading.Thread(
+            target=self._conductor.run, name="wbengine-dev-conductor", daemon=True
+        )
+        conducting.start()
+        self._ends.callback(conducting.join, _END)
+        self._ends.callback(self._conductor.stop)
         if self._site is not None:
             self._serve(self._site)
 

@@ -15,7 +15,7 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wbengine import exceptions, running
@@ -38,8 +38,15 @@ REVERTED: Final = "reverted"
 #: `(event_type, details)`: what a running task tells the outside while it runs.
 EventSink = Callable[[str, dict[str, Any]], None]
 
-NO_ARGUMENTS: Final[Mapping[str, Any]] = {}
-NO_FAILURES: Final[Mapping[str, ft.Failure]] = {}
+
+class _Nothing(dict[str, Any]):
+    """An empty dict that may be a default: many share it, and none changes it."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+NO_ARGUMENTS: Final[Mapping[str, Any]] = _Nothing()
+NO_FAILURES: Final[Mapping[str, ft.Failure]] = _Nothing()
 
 _COROUTINE: Final = types.CoroutineType
 
@@ -73,6 +80,7 @@ def request_id(uuid: str, action: str, attempt: int, index: int = -1, resumed: i
     return f"{made[:8]}-{made[8:12]}-5{made[13:16]}-{variant}{made[17:20]}-{made[20:32]}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Invocation:
     """A request to execute or revert one task.
 
@@ -96,69 +104,27 @@ class Invocation:
     clock; None: nobody looked yet, and at any time.
     """
 
-    __slots__ = (
-        "action",
-        "arguments",
-        "attempt",
-        "cancellation",
-        "epoch",
-        "events",
-        "failures",
-        "flow_uuid",
-        "index",
-        "local",
-        "node",
-        "not_after",
-        "not_before",
-        "origin",
-        "priority",
-        "recovered",
-        "result",
-        "resumed",
-        "task",
-        "ticket",
-        "uuid",
-    )
-
-    def __init__(
-        self,
-        task: task_module.Task,
-        action: Action,
-        uuid: str,
-        attempt: int = 1,
-        arguments: Mapping[str, Any] = NO_ARGUMENTS,
-        result: Any = None,
-        failures: Mapping[str, ft.Failure] = NO_FAILURES,
-        events: EventSink | None = None,
-        node: int = -1,
-        flow_uuid: str = "",
-        priority: int = 0,
-        index: int = -1,
-        resumed: int = 0,
-        epoch: int = 1,
-        recovered: bool = False,
-    ) -> None:
-        self.task = task
-        self.action = action
-        self.uuid = uuid
-        self.attempt = attempt
-        self.arguments = arguments
-        self.result = result
-        self.failures = failures
-        self.events = events
-        self.node = node
-        self.flow_uuid = flow_uuid
-        self.priority = priority
-        self.index = index
-        self.resumed = resumed
-        self.epoch = epoch
-        self.recovered = recovered
-        self.cancellation = Cancellation()
-        self.local = False
-        self.not_before: float | None = None
-        self.not_after: float | None = None
-        self.ticket: Any = None
-        self.origin: running.Request | None = None
+    task: task_module.Task
+    action: Action
+    uuid: str
+    attempt: int = 1
+    arguments: Mapping[str, Any] = NO_ARGUMENTS
+    result: Any = None
+    failures: Mapping[str, ft.Failure] = NO_FAILURES
+    events: EventSink | None = None
+    node: int = -1
+    flow_uuid: str = ""
+    priority: int = 0
+    index: int = -1
+    resumed: int = 0
+    epoch: int = 1
+    recovered: bool = False
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    local: bool = False
+    not_before: float | None = None
+    not_after: float | None = None
+    ticket: Any = None
+    origin: running.Request | None = None
 
     def expired(self) -> Outcome | None:
         """What it comes to if its time to start is over."""

@@ -51,6 +51,9 @@ FLOW_STATES: Final = (
     SUSPENDING,
     SUSPENDED,
 )
+#: A flow in one of these has ended; one that is SUSPENDED has not.
+FLOW_ENDED: Final = frozenset({SUCCESS, FAILURE, REVERTED})
+
 ATOM_STATES: Final = (
     PENDING,
     RUNNING,

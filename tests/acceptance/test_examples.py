@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...] | None] = {
     "delayed_return": (SERIAL, THREADS, WORKERS),
     "fan_out": ALL,
     "graph_flow": ALL,
+    "hand_over": None,
     "hello_world": ALL,
     "resume_from_backend": LOCAL,
     "retry_flow": ALL,

@@ -32,8 +32,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     # values
     "wbengine.types": (1, ""),
     "wbengine._codec": (1, ""),
-    "wbengine._codec_read": (1, ""),
-    "wbengine._codec_tags": (1, ""),
     "wbengine._json_text": (1, ""),
     # model
     "wbengine.atom": (2, ""),
@@ -62,9 +60,11 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.engines.worker_based": (4, WIRE),
     # engines
     "wbengine.engines": (5, ""),
+    "wbengine.jobs": (5, ""),
     "wbengine.engines.worker_based.engine": (5, ""),
     "wbengine.engines.worker_based.engine_side.resume": (5, ""),
     # services
+    "wbengine.conductors": (6, ""),
     "wbengine.listeners": (6, ""),
     "wbengine.formatters": (6, ""),
     "wbengine.views": (6, ""),

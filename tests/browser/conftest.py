@@ -119,5 +119,7 @@ def shoot(page: Page, name: str, folder: Path) -> None:
     assert re.fullmatch(r"[a-z-]+", name)
     page.evaluate(_WITHOUT, f"{workers.REPOSITORY}/")
     end = page.evaluate("document.getElementById('main').getBoundingClientRect().bottom")
-    shown = {"x": 0, "y": 0, "width": SIZE["width"], "height": min(end, SIZE["height"])}
+    size = page.viewport_size
+    assert size is not None
+    shown = {"x": 0, "y": 0, "width": size["width"], "height": min(end, size["height"])}
     page.screenshot(path=folder / f"dashboard-{name}.png", clip=shown)

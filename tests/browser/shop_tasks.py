@@ -102,6 +102,25 @@ def evening() -> linear_flow.Flow:
     )
 
 
+class Weigh(task.Task):
+    """Fails with what has no weight."""
+
+    def execute(self, parcel: int) -> int:
+        time.sleep(STEP)
+        if parcel % 7 == 5:
+            raise CardRefused(f"parcel {parcel} is empty")
+        return 100 * parcel
+
+
+def parcels() -> linear_flow.Flow:
+    """A dozen parcels are weighed, two of which are empty."""
+    weighing = task.Map(
+        Weigh("weigh"), over="parcels", item="parcel", provides="weights",
+        on_item_failure="collect",
+    )  # fmt: skip
+    return linear_flow.Flow("parcels").add(weighing, Step("print the labels"))
+
+
 def night() -> linear_flow.Flow:
     """Runs until somebody makes a file."""
     return linear_flow.Flow("night audit").add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ PAGES = {
     "flows": "",
     "tasks": "flows/{morning}",
     "graph": "flows/{morning}/graph",
+    "large": "flows/{evening}/graph",
     "timeline": "flows/{evening}/timeline",
+    "map": "flows/{parcels}/atoms/{weigh}",
     "events": "flows/{morning}/events",
     "failures": "flows/{morning}/failures",
     "workers": "workers",
@@ -38,12 +41,17 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def told(stage: Stage) -> dict[str, str]:
-    """One that went well, and one that failed, by name."""
+    """Flows that went well, and one that failed, by name; and a task of one."""
     with stage.held("evening") as evening:
         evening.let_go()
     morning = stage.begin("morning")
+    parcels = stage.begin("parcels", {"parcels": list(range(12))})
     stage.finish()
-    return {"evening": str(evening), "morning": morning}
+    with contextlib.closing(stage.backend.get_connection()) as connection:
+        (weigh,) = (each for each in connection.get_atoms_for_flow(parcels) if each.name == "weigh")
+    return {
+        "evening": str(evening), "morning": morning, "parcels": parcels, "weigh": weigh.uuid,
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +88,20 @@ def test_a_page_looks_well(
 
 
 @pytest.mark.slow
-def test_a_page_fits_a_telephone(busy: Site, told: dict[str, str], opened: Opener) -> None:
-    page = opened(busy.login_url, has_touch=True)
+def test_a_page_fits_a_telephone(
+    busy: Site, told: dict[str, str], opened: Opener, folder: Path
+) -> None:
+    page = opened(busy.login_url, has_touch=True, reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 800})
-    for path in PAGES.values():
+    for name, path in PAGES.items():
         page.goto(busy.address + path.format(**told))
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
         # Nothing of a list is out of sight.
         for table in page.locator(".wide:has(.stack)").all():
             assert table.evaluate("each => each.scrollWidth <= each.clientWidth"), path
+        shoot(page, f"{name}-phone", folder)
+        assert (KEPT / f"dashboard-{name}-phone.png").exists(), f"{RECORD}=1 makes it"
     page.set_viewport_size(SIZE)
 
 
@@ -117,10 +129,10 @@ def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) 
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
-    expect(page.get_by_label("Name contains")).to_be_focused()
+    expect(page.get_by_label("Name, id or tag")).to_be_focused()
     page.keyboard.type("morning")
     page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("name=morning"))
+    page.wait_for_url(re.compile("find=morning"))
     expect(page.locator("tbody tr")).to_have_count(1)
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -130,9 +142,11 @@ def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) 
     expect(page.get_by_role("heading", name="morning order")).to_be_visible()
     page.goto(f"{busy.address}flows/{told['morning']}/graph")
     page.locator("#canvas").focus()
-    page.keyboard.press("Tab")  # into the graph, to the first task
-    label = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert re.match(r"[\w ]+, ", label)
+    for _ in range(40):  # into the graph, past the flows that can be closed, to the first task
+        page.keyboard.press("Tab")
+        label = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        if re.match(r"[\w ]+, ", label):
+            break
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Attempts")).to_be_visible()
 
@@ -152,7 +166,7 @@ def test_everything_is_there_without_scripts(
     page = opened(busy.login_url, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
-    page.get_by_label("Name contains").fill("order")
+    page.get_by_label("Name, id or tag").fill("order")
     page.get_by_role("checkbox", name=re.compile("REVERTED")).check()
     page.get_by_role("button", name="Show", exact=True).click()
     page.get_by_role("link", name="morning order").click()
@@ -176,3 +190,55 @@ def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: 
         state = page.locator("#head h1 + .badge")
         expect(state).to_have_text(re.compile("RUNNING"))
     expect(state).to_have_text(re.compile("SUCCESS"))
+
+
+@pytest.mark.slow
+def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
+    kept = story.Kept()
+    regions = []
+    for region in range(20):
+        inner = linear_flow.Flow(f"region {region}")
+        regions.append(inner.add(*(story.Fine(f"r{region} step {step}") for step in range(25))))
+    uuid = kept.run("nightly", linear_flow.Flow("nightly").add(story.Fine("begin"), *regions))
+    with running(kept.backend) as site:
+        page = opened(site.login_url)
+        page.goto(f"{site.address}flows/{uuid}/graph")
+        expect(page.locator("g.atom")).to_have_count(21)
+        page.get_by_role("link", name=re.compile("^Open region 7,")).click()
+        expect(page.locator("g.atom")).to_have_count(45)
+
+        page.get_by_label("Find a task").fill("r7 step 2")
+        expect(page.locator("g.atom.match")).to_have_count(6)
+        expect(page.locator("output")).to_have_text("1 of 6 found")
+        expect(page.locator("g.atom.here")).to_be_in_viewport()
+        page.keyboard.press("Enter")
+        expect(page.locator("output")).to_have_text("2 of 6 found")
+
+        map_, picture = page.locator(".minimap"), page.locator(".wbe-graph")
+        expect(map_).to_be_visible()
+        accessible(page)
+        before = picture.bounding_box()
+        page.get_by_role("button", name="Larger").click()
+        larger = picture.bounding_box()
+        assert before and larger and larger["width"] > 1.2 * before["width"]
+        page.locator("#canvas").focus()
+        page.keyboard.press("0")
+        expect(map_).to_be_hidden()  # all of it is seen
+        page.keyboard.press("1")
+        expect(map_).to_be_visible()
+
+        top = page.locator("#canvas").evaluate("each => each.scrollTop = 300")
+        box = page.locator("#canvas").bounding_box()
+        assert box
+        x, y = box["x"] + box["width"] / 2, box["y"] + 120
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x, y + 100, steps=5)
+        page.mouse.up()
+        assert page.locator("#canvas").evaluate("each => each.scrollTop") == top - 100
+        assert page.url.endswith("open=184"), "what it was dragged by was not opened"
+
+        page.get_by_label("Find a task").fill("r19 step 24")
+        expect(page.locator("output")).to_have_text(re.compile("Not in what is drawn"))
+        page.keyboard.press("Enter")
+        expect(page.locator("tr[data-uuid]")).to_have_count(1)

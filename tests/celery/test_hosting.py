@@ -125,7 +125,7 @@ def test_celery_that_gives_up_fails_the_worker(own: Bed, tmp_path: Path) -> None
             tmp_path, server.url(), backend=own.backend, broker_connection_retry=False
         ) as worker,
     ):
-        until(lambda: "searching for neighbors" in worker.text)
+        until(lambda: "all alone" in worker.text)  # until then its retries have no end
         server.kill()
         assert worker.wait() == 1
         assert "ERROR wbengine.celery: Celery's worker gave up" in worker.text

@@ -83,7 +83,10 @@ OF_NOBODY: tuple[Words, ...] = (
     ("completion", "bash"),
 )
 #: Told of in tests of their own.
-ELSEWHERE: tuple[Words, ...] = (("doctor",), ("dev",), ("db", "move"), ("flow", "import"))
+ELSEWHERE: tuple[Words, ...] = (
+    ("doctor",), ("dev",), ("serve",), ("db", "move"), ("flow", "import"), ("flow", "submit"),
+    ("queues", "retry"),
+)  # fmt: skip
 
 #: What brings a store up to date, or only tells its version: no older one is an error for it.
 OF_ANY_VERSION: dict[Words, int] = {

@@ -18,10 +18,13 @@ from tests.cli import shop
 from tests.cli.conftest import Command
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
-from wbengine import engines
+from wbengine import engines, transports
 from wbengine.engines.worker_based import worker as workers
+from wbengine.engines.worker_based.connections import dead_letters
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import unordered_flow
 from wbengine.persistence import backends, models
+from wbengine.views import ledgers
 
 
 @pytest.fixture
@@ -200,9 +203,113 @@ def test_queues(wbengine: Command, one: workers.Worker, url: str) -> None:
     assert made.storage.get_flow_state() == "SUCCESS"
 
 
+def put_aside(url: str, home: Path, number: int, queue: str = "t.gone", cls: str = "Touch") -> None:
+    """As an engine does when the workers of a queue were lost with a request."""
+    target = transports.resolve(url)
+    with ledgers.opened(None, target) as ledger:
+        assert ledger is not None
+        headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_LEDGER: ledger.digest}
+    headers |= {env.WBE_DEAD: "lost with 2 workers", env.WBE_QUEUE: queue}
+    body = {
+        "action": "execute",
+        "arguments": {"path": str(home / f"ran-{number}")},
+        "task_cls": f"tests.support.worker_tasks.{cls}",
+        "task_name": f"t{number}",
+        "task_version": [1, 0],
+    }
+    letter = env.Envelope("REQUEST", body, "", f"id-{number}", "engine", headers)
+    with dead_letters.DeadLetters(target, "default", 5.0) as letters:
+        letters.put(letter)
+
+
+def dead(wbengine: Command) -> list[str]:
+    found = wbengine("queues", "ls", "--dead", "--json").json["requests"]
+    return [letter["id"] for letter in found]
+
+
+def test_retry_sends_each_dead_letter_to_workers_that_run_its_task_now(
+    wbengine: Command, url: str, home: Path
+) -> None:
+    for number, cls in enumerate(("Touch", "Nothing", "Touch", "Gone")):
+        put_aside(url, home, number, cls=cls)
+    alone = wbengine("queues", "retry", "id-0", "--yes", "--timeout", "0.2")
+    assert (alone.code, alone.out) == (66, "")
+    no_worker = "cannot be sent again: no worker runs tests.support.worker_tasks"
+    assert f"request id-0 {no_worker}.Touch on topic 't'" in alone.error
+    with worker_in_thread(url, tasks):
+        answer = wbengine("queues", "retry", "--all", "--yes")
+        assert answer.code == 66
+        assert [line.split()[0] for line in answer.out.splitlines()[1:]] == ["id-0", "id-2"]
+        first, second, last = answer.err.splitlines()
+        assert f"id-1 {no_worker}.Nothing" in first and f"id-3 {no_worker}.Gone" in second
+        assert "2 of 4 requests were not sent again" in last
+        for number in (0, 2):
+            until((home / f"ran-{number}").exists)
+        assert dead(wbengine) == ["id-1", "id-3"]
+        told = wbengine("queues", "retry", "--all", "--yes", "--json").json
+        assert told["requests"] == []
+        assert [letter["id"] for letter in told["failed"]] == ["id-1", "id-3"]
+        assert f"id-1 {no_worker}.Nothing" in told["failed"][0]["why"]
+
+
+def test_retry_goes_on_with_one_that_ended_before_it_had_sent(
+    wbengine: Command, one: workers.Worker, url: str, home: Path
+) -> None:
+    for number in range(3):
+        put_aside(url, home, number)
+    with ledgers.opened(None, transports.resolve(url)) as ledger:
+        assert ledger is not None
+        ledger.open("id-0", 4)
+        ledger.open("id-1", 3)  # not of a retry: its engine goes on with it
+        ledger.open("id-2", 4)
+        ledger.claim("id-2", 4, one.identity)
+    answer = wbengine("queues", "retry", "--all", "--yes")
+    until((home / "ran-0").exists)
+    assert answer.code == 1
+    assert "request id-1 is under way: its row is open" in answer.err
+    assert "request id-2 is under way: its row is claimed" in answer.err
+    assert dead(wbengine) == ["id-1", "id-2"]
+
+
+def test_requests_that_were_put_aside(
+    wbengine: Command, one: workers.Worker, url: str, home: Path
+) -> None:
+    (worker,) = wbengine("workers", "ls", "--json").json["workers"]
+    for number in range(2):
+        put_aside(url, home, number, worker["queues"][0])
+    queue = "default.dead-letters"
+    table = wbengine("queues", "ls", queue).out.split()
+    assert [queue, "dead", "2", "0"] == table[-5:-1]
+    head, first, _ = wbengine("queues", "ls", "--dead").out.splitlines()
+    assert head.split() == ["REQUEST", "TASK", "ACTION", "QUEUE", "FOR", "WHY"]
+    assert ["id-0", "t0", "execute", worker["queues"][0]] == first.split()[:4]
+    assert first.endswith("lost with 2 workers")
+    cut = wbengine("queues", "ls", "--dead", "--limit", "1")
+    assert [line.split()[0] for line in cut.out.splitlines()] == ["REQUEST", "id-0"]
+    assert "there are more: --limit 2" in cut.err
+    cut = wbengine("queues", "ls", "--dead", "--limit", "1", "--json").json
+    assert [found["id"] for found in cut["requests"]] == ["id-0"] and cut["more"] is True
+    dry = wbengine("queues", "retry", "--all", "--dry-run", "--json").json
+    assert [found["id"] for found in dry["requests"]] == ["id-0", "id-1"]
+    refused = wbengine("queues", "retry", "id-1")
+    assert refused.code == 2 and "send 1 requests again" in refused.error
+    told = wbengine("queues", "retry", "id-1", "--yes", "--json").json
+    assert [found["id"] for found in told["requests"]] == ["id-1"]
+    until((home / "ran-1").exists)
+    left = wbengine("queues", "ls", "--dead", "--json").json["requests"]
+    assert [found["id"] for found in left] == ["id-0"]
+    wbengine("queues", "purge", queue, "--yes")
+    assert "no requests were put aside" in wbengine("queues", "ls", "--dead").err
+    assert not (home / "ran-0").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
+        (("retry",), 2, "name requests, or say --all"),
+        (("retry", "x"), 66, "there is no dead letter 'x'"),
+        (("ls", "--dead", "--requests"), 2, "say one of them"),
+        (("ls", "q", "--dead"), 2, "leave out the names"),
         (("ls", "nothing"), 66, "there is no queue 'nothing'"),
         (("purge", "nothing"), 66, "there is no queue 'nothing'"),
         (("purge",), 2, "name queues, or say --all"),
@@ -327,6 +434,7 @@ def test_a_worker_takes_settings(wbengine: Command, home: Path, url: str) -> Non
         (("t", "--tasks", "no_such_module"), "no_such_module"),
         (("--pool", "thread"), "--pool"),
         (("t", "--taks", "m"), "--taks"),
+        (("t", "--tasks", "json", "--celery-accept", "yaml"), "without --celery-queue"),
     ],
 )
 def test_a_worker_that_is_called_wrongly(

@@ -48,6 +48,11 @@ def page(address: str) -> int:
         return error.code
 
 
+def shown(wbengine: Command, uuid: str, *where: str) -> dict[str, object]:
+    found: dict[str, object] = wbengine("flow", "show", uuid, "--json", *where).json
+    return found
+
+
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -66,12 +71,15 @@ def test_dev(wbengine: Command, wares: Path) -> None:
         ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
         assert ran.code == 0 and ran.json["results"]["price"] == 7, ran
 
+        submitted = wbengine("flow", "submit", "wares:order", "--json", *where).json["uuid"]
+        until(lambda: shown(wbengine, submitted, *where)["state"] == "SUCCESS")
+
         def succeeded() -> int:
             (found,) = wbengine("workers", "ls", "--json", *where).json["workers"]
             assert found["name"] == told["worker"]
             return int(found["succeeded"])
 
-        until(lambda: succeeded() == 1)
+        until(lambda: succeeded() == 2)
         folder = Path(told["broker"].partition("://")[2]).parent
         assert folder.is_dir()
     finally:
@@ -136,7 +144,8 @@ def test_dashboard(wbengine: Command, home: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--token", "x", "--token-file", "y"), "two tokens"),
+        (("--token", "x", "--token-file", "y"), "leave out all but one"),
+        (("--users", "users"), "users: line 1: there are 2 words"),
         (("--token", "x", "--no-auth"), "leave out the token"),
         (("--token-file", "nothing"), "nothing cannot be read"),
         (("--host", "0.0.0.0", "--no-auth"), "0.0.0.0"),
@@ -146,6 +155,7 @@ def test_dashboard(wbengine: Command, home: Path) -> None:
 def test_dashboard_called_wrongly(
     wbengine: Command, home: Path, words: tuple[str, ...], told: str
 ) -> None:
+    (home / "users").write_text("ann admin\n")
     answer = wbengine("dashboard", *words)
     assert (answer.code, answer.out) == (2, "")
     assert told in answer.error

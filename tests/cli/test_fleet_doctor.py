@@ -187,11 +187,11 @@ def test_store_that_is_not_there_is_told_and_not_made(
 
 def test_a_store_of_an_older_version(wbengine: Command, served: str, home: Path) -> None:
     backend = sql.SQLBackend({"connection": f"sqlite:///{home}/flows.db"})
-    sql.layout.upgrade(backend.engine, "0001")
+    sql.layout.upgrade(backend.engine, "0003")
     backend.close()
     found = one(wbengine("doctor", "--json"))
     assert (found["check"], found["fix"]) == ("store", "wbengine db upgrade")
-    assert "0001" in found["text"]
+    assert "0003" in found["text"]
     assert wbengine(*found["fix"].split()[1:]).code == 0
     assert wrong(wbengine("doctor", "--json")) == []
 

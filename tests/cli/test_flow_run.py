@@ -177,6 +177,9 @@ def test_what_is_given_is_there(wbengine: Command, home: Path) -> None:
         ((ORDER, "--store", "3"), 2, "it must be a JSON object, not int"),
         ((ORDER, "--store", "{"), 2, "it is no JSON"),
         ((ORDER, "--store", "@none.json"), 2, "'none.json' cannot be read"),
+        ((ORDER, "--tag", "a=1", "--tag", "a=2"), 2, "'a' is given twice"),
+        ((ORDER, "--tag", "x"), 2, "'x' is no tag such as team=billing"),
+        ((ORDER, "--tag", "a b=c"), 2, "a key is up to 64 letters"),
         ((ORDER, "--flow-id", "x"), 2, "--flow-id: 'x' is no uuid"),
         ((ORDER, "--deadline", "soon"), 2, "'soon' is no duration"),
         ((ORDER, "--report", "/no/such/folder/x.html"), 2, "/no/such/folder/x.html"),
@@ -194,6 +197,17 @@ def test_a_flow_can_have_a_uuid_that_is_chosen(wbengine: Command) -> None:
     assert wbengine("flow", "run", ORDER, "--flow-id", chosen).json["uuid"] == chosen
     told = wbengine("flow", "run", ORDER, "--flow-id", chosen)
     assert told.code == 2 and f"There is a flow {chosen} already" in told.error
+
+
+def test_a_flow_is_found_by_its_tags(wbengine: Command) -> None:
+    tags = "--tag", "team=billing", "--tag", "month=2026-03"
+    found = wbengine("flow", "run", ORDER, "--name", "march", *tags).json["uuid"]
+    wbengine("flow", "run", ORDER, "--tag", "team=stock")
+    (listed,) = wbengine("flow", "ls", *tags, "--json").json["flows"]
+    assert (listed["uuid"], listed["name"]) == (found, "march")
+    assert listed["tags"] == {"team": "billing", "month": "2026-03"}
+    assert "team=stock" in wbengine("flow", "ls").out
+    assert "month=2026-03" in wbengine("flow", "show", found).out
 
 
 def test_modules_of_the_current_folder_are_found(wbengine: Command, home: Path) -> None:
@@ -439,7 +453,7 @@ def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None
         (("revert", "--yes"), "a flow that succeeded cannot be reverted"),
         (("suspend",), "obody runs"),
         (("cancel",), "obody runs"),
-        (("resume", "--dry-run"), "cannot resume"),
+        (("resume", "--dry-run"), "has come to its end: SUCCESS"),
     ],
 )
 def test_what_makes_no_sense(command: tuple[str, ...], said: str, wbengine: Command) -> None:

@@ -211,14 +211,11 @@ def ledger():
     return step
 
 def broker():
-    import kombu
-    from wbengine.transports import resolve
-    channel = resolve(where).connect().channel()
-    kombu.Queue("q", kombu.Exchange("ex", type="topic"), routing_key="k")(channel).declare()
-    producer = kombu.Producer(channel, auto_declare=False)
+    from tests.seams import transports
+    channel = transports.connection(where).channel()
+    transports.declare(channel, "q", "k")
     def step(number):
-        producer.publish(bytes([number]) * LARGE * number, exchange="ex", routing_key="k",
-                         content_type="application/data", content_encoding="binary")
+        channel.publish(bytes([number]) * LARGE * number)
     return step
 
 step = {"store": store, "ledger": ledger, "broker": broker}[what]()

@@ -345,11 +345,35 @@ def test_pages_of_no_size(ledger, limit):
 
 @pytest.mark.parametrize("bad", ["", "../x", "a/b", ".", "x" * 121, "a\0"])
 def test_bad_names_are_refused(ledger, bad):
-    with pytest.raises(ValueError, match="request id"):
-        ledger.open(bad, 1)
+    """By each call that names a row or a holder, before anything is done."""
+    for call in (
+        lambda: ledger.open(bad, 1),
+        lambda: ledger.open_many([(ID, 1), (bad, 1)]),
+        lambda: ledger.offer(bad, 1),
+        lambda: ledger.claim(bad, 1, "w"),
+        lambda: ledger.finish(bad, 1, "w", b""),
+        lambda: ledger.release(bad, 1, "w"),
+        lambda: ledger.reopen(bad, 2),
+        lambda: ledger.revoke(bad),
+        lambda: ledger.revoke_many([(ID, 1), (bad, 1)]),
+        lambda: ledger.drop(bad),
+        lambda: ledger.state(bad),
+        lambda: ledger.states([ID, bad]),
+    ):
+        with pytest.raises(ValueError, match="request id"):
+            call()
+    assert ledger.ids() == set()
     ledger.open(ID, 1)
-    with pytest.raises(ValueError, match="holder"):
-        ledger.claim(ID, 1, bad)
+    for call in (
+        lambda: ledger.claim(ID, 1, bad),
+        lambda: ledger.renew(bad),
+        lambda: ledger.silence(bad),
+        lambda: ledger.finish(ID, 1, bad, b""),
+        lambda: ledger.release(ID, 1, bad),
+    ):
+        with pytest.raises(ValueError, match="holder"):
+            call()
+    assert ledger.state(ID).state == ledgers.ROW_OPEN
 
 
 # -- leases and sweeping
@@ -542,8 +566,7 @@ def test_digest_of_a_ledger_in_memory():
 
 
 def test_ledger_of_a_broker(folder):
-    with resolve("memory://with-ledger").connect() as connection:
-        connection.connect()
+    with resolve("memory://with-ledger").open():
         ledger = ledgers.of_broker("memory://with-ledger")
         assert ledger is ledgers.open_ledger("memory://with-ledger")
     # State goes with the last connection.

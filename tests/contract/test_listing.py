@@ -116,6 +116,14 @@ def test_a_lease_that_is_over(connection: Connection) -> None:
         ({"book": "no-book"}, ""),
         ({"uuid": "no-uuid"}, ""),
         ({"uuid": "%"}, ""),
+        ({"text": "a-"}, "a-1 a-2"),
+        ({"text": "no such"}, ""),
+        ({"tags": {}}, "a-1 a-2 b-1 B-2 p%_q"),
+        ({"tags": {"team": "blue"}}, "a-1 b-1"),
+        ({"tags": {"team": "blue", "env/zone": "ä 'x' \"y\""}}, "b-1"),
+        ({"tags": {"team": "blu"}}, ""),
+        ({"tags": {"blue": "team"}}, ""),
+        ({"tags": {"team": "blue"}, "states": ["SUCCESS", "FAILURE"], "text": "b-"}, "b-1"),
         ({"name": "1", "states": ["FAILURE"], "newest_first": False}, "b-1"),
     ],
 )
@@ -124,7 +132,10 @@ def test_filters_select_flows_on_pages_of_any_length(
     connection: Connection, wanted: dict[str, Any], names: str, limit: int
 ) -> None:
     """By each thing that can be asked for, on pages of any length."""
-    shelve(connection, a_flow("b-1", 30.0, "FAILURE"), a_flow("a-1", 50.0, "SUCCESS"))
+    tagged = a_flow("b-1", 30.0, "FAILURE"), a_flow("a-1", 50.0, "SUCCESS")
+    tagged[0].meta["tags"] = {"team": "blue", "env/zone": "ä 'x' \"y\""}
+    tagged[1].meta["tags"] = {"team": "blue"}
+    shelve(connection, *tagged)
     shelve(
         connection, a_flow("p%_q", 10.0, "PENDING"), a_flow("B-2", 20.0, "SUCCESS"),
         a_flow("a-2", 40.0),
@@ -134,6 +145,16 @@ def test_filters_select_flows_on_pages_of_any_length(
     assert all(len(page) == limit for page in found[:-1])
 
 
+def test_what_a_program_notes_as_tags_is_no_trouble(connection: Connection) -> None:
+    odd, mixed = a_flow("odd", 1.0), a_flow("mixed", 2.0)
+    odd.meta["tags"] = ["a", {"b": 1}]
+    mixed.meta["tags"] = {"a": "b", "c": 1}
+    shelve(connection, odd, mixed)
+    rows = connection.list_flows(newest_first=False).flows
+    assert [dict(row.tags) for row in rows] == [{}, {"a": "b"}]
+    assert joined(pages(connection, tags={"a": "b"})) == ["mixed"]
+
+
 def test_by_book_and_by_uuid(connection: Connection) -> None:
     flows = [a_flow(name, float(number)) for number, name in enumerate("abc", 1)]
     shelve(connection, flows[0])
@@ -141,6 +162,7 @@ def test_by_book_and_by_uuid(connection: Connection) -> None:
     assert joined(pages(connection, book=book.uuid, newest_first=False)) == ["b", "c"]
     for flow in flows:
         assert joined(pages(connection, uuid=flow.uuid[:6])) == [flow.name]
+        assert joined(pages(connection, text=flow.uuid[:9])) == [flow.name]
 
 
 @few
@@ -172,6 +194,8 @@ def test_pages_have_everything_once(
         ({"states": ["NONE"]}, "'NONE' is no state of a flow"),
         ({"states": ["REVERTING"]}, "'REVERTING' is no state of a flow"),
         ({"limit": 0}, "limit is a number of flows"),
+        ({"tags": {"a b": "c"}}, "tag 'a b': a key is"),
+        ({"tags": {"a": ""}}, "tag a='': a value is"),
         ({"after": "x"}, "after='x' is not what a page told"),
         ({"after": "[1]"}, "is not what a page told"),
     ],

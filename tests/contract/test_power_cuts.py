@@ -73,9 +73,9 @@ def turn_in(folder: Path) -> int | None:
             (flow,) = books[0]
             turn: int = flow.meta.get("turn", 0)
             assert {tuple(atom.results or ()) for atom in flow} == {(turn,) * 300 if turn else ()}
-            # Whoever comes later goes on, under a lease that nobody had before.
+            # Whoever comes later goes on, under a lease that nobody has written under before.
             lease = connection.take_lease("flow", "you", 60, dead=flow.epoch)
-            assert lease.epoch == 2
+            assert lease.epoch == 2 or (lease.epoch == 1 and not turn)
             connection.save_changes(flow, flow, lease=lease)
             return turn
     finally:
@@ -129,8 +129,8 @@ with backends.backend(json.loads(sys.argv[1])) as backend:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flow_of_one_task_waits_for_the_disk_five_times(kind: str, tmp_path: Path) -> None:
-    """To be kept, for its lease, to begin, for the result, and to end."""
+def test_flow_of_one_task_waits_for_the_disk_four_times(kind: str, tmp_path: Path) -> None:
+    """To be kept, to begin, for the result, and to end."""
     conf = stores.conf(kind, tmp_path)
     script = [sys.executable, "-c", RUNNER, json.dumps(conf), str(tmp_path / "told")]
     words = [
@@ -138,27 +138,24 @@ def test_flow_of_one_task_waits_for_the_disk_five_times(kind: str, tmp_path: Pat
         for call in disks.trace(script, tmp_path / "trace")
         if "sync" in call.name or call.name == "write"
     ]
-    assert words[words.index(b"made]") : words.index(b"ran]")].count("sync") == 5
+    assert words[words.index(b"made]") : words.index(b"ran]")].count("sync") == 4
 
 
 # Brokers in folders: nothing is synced, but a process may be killed between any two calls.
 
 SENDER = """
-import json, os, sys, kombu
-from wbengine.transports import resolve
+import json, os, sys
+from tests.seams import transports
 
 told = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
 say = lambda *words: os.write(told, json.dumps(words).encode() + b"\\n")
-with resolve(sys.argv[1]).connect() as connection:
+with transports.connection(sys.argv[1]) as connection:
     channel = connection.channel()
-    exchange = kombu.Exchange("ex", type="topic")
-    kombu.Queue("q", exchange, routing_key="k")(channel).declare()
-    producer = kombu.Producer(channel, auto_declare=False)
+    transports.declare(channel, "q", "k")
     say("sent", 0)
     for number in range(1, 4):
         body = bytes([number]) * 5000 * number
-        producer.publish(body, exchange="ex", routing_key="k", content_type="application/data",
-                         content_encoding="binary")
+        channel.publish(body)
         say("sent", number)
     for number in range(1, 4):
         message = channel.basic_get("q")

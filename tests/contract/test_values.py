@@ -13,6 +13,7 @@ import enum
 import json
 import math
 import socket
+import uuid
 import zoneinfo
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from tests.support.values import same
 from wbengine import exceptions
+from wbengine.engines.worker_based.messages import envelope
 from wbengine.types import codec
 from wbengine.types import failure as ft
 
@@ -385,3 +387,43 @@ def test_exceptions_are_more_than_their_fields() -> None:
         codec.allow(Bad)
     with pytest.raises(exceptions.NotEncodable, match=r"send Failure\.from_exception"):
         codec.dumps([Bad(1)])
+
+
+# Hashes that are the same -------------------------------------------------------------------------
+
+#: Numbers are hashed modulo this one, and by no secret of the process.
+_MODULUS = 2**61 - 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(lambda n: n * _MODULUS, id="numbers"),
+        pytest.param(lambda n: (n * _MODULUS,), id="tuples"),
+        pytest.param(lambda n: frozenset([n * _MODULUS]), id="frozensets"),
+        pytest.param(lambda n: uuid.UUID(int=n * _MODULUS), id="uuids"),
+    ],
+)
+def test_keys_with_the_same_hash_are_refused(key: Callable[[int], Any]) -> None:
+    """Each insertion would take as long as all before it together."""
+    few = {key(n) for n in range(1, 33)}
+    assert few == codec.loads(codec.dumps(few))
+    for value in (few | {key(33)}, frozenset(few | {key(33)}), dict.fromkeys([*few, key(33)])):
+        with pytest.raises(exceptions.NotEncodable, match="33 keys with the same hash"):
+            codec.dumps(value)
+    items = [json.loads(codec.dumps(key(n))) for n in range(1, 34)]
+    for tag, told in (("set", items), ("frozenset", items), ("dict", [[one, 0] for one in items])):
+        with pytest.raises(exceptions.InvalidFormat, match="33 keys with the same hash"):
+            codec.loads(json.dumps({"$wbe": tag, "v": told}))
+
+
+def test_only_so_many_keys_of_what_travels_are_neither_text_nor_bytes() -> None:
+    """A store keeps more of them."""
+    send, receive, many = envelope.packer(True), envelope.unpacker(True), range(100_001)
+    assert len(receive(send(dict.fromkeys(many[:-1])))) == 100_000
+    assert len(receive(send({b"", *map(str, many)}))) == 100_002
+    with pytest.raises(exceptions.NotEncodable, match="100,001 keys that are neither text nor"):
+        send(set(many))
+    with pytest.raises(exceptions.InvalidFormat, match="100,001 keys that are neither text nor"):
+        receive({"$wbe": "dict", "v": [[n, 0] for n in many]})
+    assert codec.loads(codec.dumps(set(many))) == set(many)

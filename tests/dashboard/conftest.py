@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
+from tests.dashboard.held import Running
 from wbengine.dashboard import create_app
 
 
@@ -48,6 +50,21 @@ def admitted(found: TestClient) -> TestClient:
     answer = found.get("/", params={"token": story.TOKEN}, follow_redirects=False)
     assert answer.status_code == 303
     return found
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    """A flow under way."""
+    made = Running()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The lines of the audit."""
+    caplog.set_level(logging.INFO, logger="wbengine.audit")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
 
 
 @pytest.fixture

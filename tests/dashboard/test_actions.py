@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,66 +12,8 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import OURS, send, token_in
-from tests.dashboard.site import PATIENCE
+from tests.dashboard.held import GO, Running
 from tests.support.workers import until
-from wbengine import engines, task
-from wbengine.patterns import linear_flow
-from wbengine.persistence import base
-
-GO = threading.Event()
-
-
-class Waits(task.Task):
-    def execute(self) -> None:
-        assert GO.wait(PATIENCE)
-
-
-class Running:
-    """A flow that is being run, by a thread."""
-
-    def __init__(self) -> None:
-        GO.clear()
-        self.kept = story.Kept()
-        flow = linear_flow.Flow("running").add(story.Fine("a"), Waits("b"), story.Fine("c"))
-        self.detail = base.create_flow_detail(flow, backend=self.kept.backend)
-        self.engine = engines.load(
-            flow, flow_detail=self.detail, backend=self.kept.backend, engine="serial"
-        )
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-        self.path = f"/flows/{self.detail.uuid}"
-        until(lambda: self.state_of("b") == "RUNNING")
-
-    def run(self) -> None:
-        try:
-            self.engine.run()
-        except Exception as error:
-            self.error = error
-
-    def wish(self) -> Any:
-        return self.kept.see(lambda each: each.commands([self.detail.uuid])).get(self.detail.uuid)
-
-    def state(self) -> Any:
-        return self.kept.see(lambda each: each.get_flow_details(self.detail.uuid, lazy=True)).state
-
-    def state_of(self, name: str) -> Any:
-        atoms = self.kept.see(lambda each: list(each.get_atoms_for_flow(self.detail.uuid)))
-        return {atom.name: atom.state for atom in atoms}.get(name)
-
-
-@pytest.fixture
-def running() -> Iterator[Running]:
-    made = Running()
-    yield made
-    GO.set()
-    made.thread.join(PATIENCE)
-    assert not made.thread.is_alive()
-
-
-@pytest.fixture
-def audit(caplog: pytest.LogCaptureFixture) -> Any:
-    caplog.set_level(logging.INFO, logger="wbengine.audit")
-    return lambda: [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
 
 
 def test_a_flow_is_suspended(running: Running, audit: Any) -> None:

@@ -9,7 +9,7 @@ from tests.dashboard import story
 FLOW = {
     "schema", "uuid", "name", "book", "state", "owner", "owner_died", "created", "started", "ended",
     "updated", "duration", "counts", "total", "progress", "waiting", "wish", "error", "history",
-    "interrupted", "queued", "failures", "revert_path", "values", "cursor", "atoms",
+    "interrupted", "queued", "failures", "revert_path", "values", "cursor", "atoms", "tags",
 }  # fmt: skip
 ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",

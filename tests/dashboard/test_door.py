@@ -16,9 +16,11 @@ from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
 from tests.dashboard.routes import everything
-from wbengine.dashboard import create_app
+from wbengine.dashboard import Visitor, create_app
 from wbengine.dashboard.sessions import LIFETIME, Sessions
 from wbengine.persistence.backends import memory
+
+ANN = Visitor("ann")
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong-token-0123456789", "Basic abc", "Bearer "])
@@ -65,7 +67,7 @@ def test_a_program_shows_the_token_in_a_header(stranger: TestClient) -> None:
 
 @pytest.mark.parametrize("cookie", ["", "x", "1.2.3", "x.y.z", "9" * 400, "é"])
 def test_a_made_up_cookie_is_none(kept: story.Kept, cookie: str) -> None:
-    sessions = Sessions(story.TOKEN)
+    sessions = Sessions({story.TOKEN: ANN})
     with client(kept) as browser:
         header = f"{sessions.cookie}={cookie}".encode()
         assert browser.get("/", headers={b"cookie": header}).status_code == 401
@@ -73,10 +75,10 @@ def test_a_made_up_cookie_is_none(kept: story.Kept, cookie: str) -> None:
 
 def test_a_cookie_is_good_for_a_day_and_for_one_token() -> None:
     now = time.time()
-    sessions = Sessions(story.TOKEN, clock=lambda: now)
-    cookie = sessions.begin()
-    assert sessions.knows(cookie)
-    assert not Sessions("another-token-0123456789").knows(cookie)
+    sessions = Sessions({story.TOKEN: ANN}, clock=lambda: now)
+    cookie = sessions.begin(story.TOKEN)
+    assert sessions.knows(cookie) == ANN
+    assert not Sessions({"another-token-0123456789": ANN}).knows(cookie)
     name, _, proof = cookie.rpartition(".")
     assert not sessions.knows(f"{int(now) + 9}{name[name.index('.') :]}.{proof}")
     now += LIFETIME + 1
@@ -86,7 +88,7 @@ def test_a_cookie_is_good_for_a_day_and_for_one_token() -> None:
 @pytest.mark.parametrize("token", ["short", "with a blank 0123456789", "not-ascii-é-0123456789"])
 def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match="token"):
-        Sessions(token)
+        Sessions({token: ANN})
 
 
 def test_who_logs_in_by_hand_gets_a_cookie(stranger: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import re
 from pathlib import Path
@@ -32,14 +33,30 @@ def test_the_list_shows_flows_with_their_states(kept: story.Kept, guest: TestCli
         ("state=RUNNING", set()),
         ("since=1h", {"good", "leaking"}),
         ("name=nobody", set()),
+        ("find=goo", {"good"}),
+        ("find=team=blue", {"leaking"}),
+        ("find=team+%3D+blue", {"leaking"}),
+        ("find=team=red", set()),
     ],
 )
 def test_the_list_can_be_filtered(
     kept: story.Kept, guest: TestClient, query: str, shown: set[str]
 ) -> None:
+    with contextlib.closing(kept.backend.get_connection()) as connection:
+        leaking = connection.get_flow_details(kept.uuids["leaking"])
+        leaking.meta["tags"] = {"team": "blue"}
+        connection.save_changes(leaking, ())
     page = guest.get(f"/?{query}").text
     assert {name for name, uuid in kept.uuids.items() if uuid in page} == shown
     assert ("No such flow" in page) is not shown or shown
+
+
+def test_a_flow_is_found_by_the_beginning_of_its_id(kept: story.Kept, guest: TestClient) -> None:
+    page = guest.get(f"/?find={kept.uuids['good'][:9]}").text
+    assert kept.uuids["good"] in page and kept.uuids["leaking"] not in page
+    assert "No such flow" in guest.get("/?find=a+b=c").text
+    for odd in ("limit=000000500999999", "limit=٣", "after=[1,99999999999999999999]"):
+        assert guest.get(f"/?{odd}").status_code == 400
 
 
 def test_the_list_has_pages() -> None:
@@ -88,13 +105,41 @@ def test_only_the_tasks_in_one_state_are_shown(kept: story.Kept, guest: TestClie
     page = guest.get(path).text
     assert f'href="{path}?state=SUCCESS"' in page
     page = guest.get(f"{path}?state=SUCCESS").text
-    assert page.count("data-uuid") == 7 and "Only tasks in SUCCESS" in page
+    assert page.count("data-uuid") == 7 and "<option selected>SUCCESS</option>" in page
     assert page.count(">in inner</div>") == 5 and 'class="group' not in page
     assert f"{path}?part=body&amp;state=SUCCESS" in page, "it stays so"
-    assert "No task is in FAILURE now" in guest.get(f"{path}?state=FAILURE").text
+    assert "No such task now" in guest.get(f"{path}?state=FAILURE").text
     assert guest.get(f"{path}?state=SUCCESS&start=7").status_code == 404
     answer = guest.get(f"{path}?state=SUCESS")
     assert answer.status_code == 400 and "SUCCESS" in answer.text
+
+
+def test_tasks_are_found_by_name_and_sorted(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/flows/{kept.uuids['good']}"
+
+    def names(query: str) -> list[str]:
+        page = guest.get(f"{path}?{query}").text
+        return re.findall(r'href="/flows/[^"]+/atoms/[^"]+">([^<]+)</a>', page)
+
+    assert names("name=TASK-") == [f"task-{number}" for number in range(5)]
+    assert names("name=task-&sort=-name") == [f"task-{number}" for number in range(4, -1, -1)]
+    assert names("sort=began")[0] == "first" and names("sort=-began")[0] == "last"
+    page = guest.get(f"{path}?sort=name").text
+    assert 'aria-sort="ascending"' in page and f'href="{path}?sort=-name"' in page
+    assert "No such task now" in guest.get(f"{path}?name=nobody").text
+    answer = guest.get(f"{path}?sort=size")
+    assert answer.status_code == 400 and "took" in answer.text
+
+
+def test_flows_in_the_graph_are_opened_and_closed(kept: story.Kept, guest: TestClient) -> None:
+    path = f"/flows/{kept.uuids['good']}/graph"
+    opened = guest.get(path).text
+    (close,) = re.findall(r'href="([^"]+)" aria-label="Close inner"', opened)
+    closed = guest.get(html.unescape(close)).text
+    assert closed.count('class="atom kind-task') == 2 and "5 atoms" in closed
+    (again,) = re.findall(r'href="([^"]+)" aria-label="Open inner, [^"]*"', closed)
+    assert guest.get(html.unescape(again)).text.count('class="atom kind-task') == 7
+    assert guest.get(f"{path}?open=x").status_code == 400
 
 
 def test_failures_are_counted_where_they_are_found(kept: story.Kept, guest: TestClient) -> None:
@@ -224,5 +269,8 @@ def test_sub_flows_are_collapsed_when_there_are_too_many_atoms() -> None:
         inside = browser.get(links[-1]).text
         assert inside.count('class="d0"') == 400
         graph = browser.get(f"/flows/{uuid}/graph").text
-        assert graph.count("collapsed") >= 10
+        assert graph.count("collapsed") == 10
+        opened = re.findall(r'href="([^"]+)" aria-label="Open group-3, ', graph)
+        graph = browser.get(html.unescape(opened[0])).text
+        assert graph.count("Open group-") == 9 and "g3-t0 … g3-t8" in graph
         assert browser.get(f"/flows/{uuid}?under=99999").status_code == 404

@@ -487,3 +487,14 @@ def test_no_secret_is_in_any_picture():
     for text in told:
         assert "c4n4ry" not in text
         assert "fail with ***" in text or "fail with #42;#42;#42;" in text or "chart" in text
+
+
+def test_an_arrow_to_a_folded_flow_ends_at_its_first_row():
+    first = (("all", FLOW, None), ("begin", TASK, 0), ("wide", FLOW, 0))
+    nodes = [OutlineNode(*each) for each in first]
+    nodes += [OutlineNode(f"t{number}", TASK, 2) for number in range(25)]
+    text = drawing.draw(Outline(tuple(nodes), ((1, 2),)), format="dot", direction="LR")
+    hidden = re.findall(r"n(\d+) -> n(\d+) \[style=invis\]", text)
+    assert len(hidden) == 21
+    (target,) = re.findall(r"n1 -> n(\d+) \[lhead=cluster_2", text)
+    assert target not in {behind for _, behind in hidden}

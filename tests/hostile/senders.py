@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import amqp
-import kombu
 from amqp.exceptions import FrameSyntaxError
 
 from tests.hostile.inputs import Input
-from tests.seams.transports import put_raw
+from tests.seams.transports import OwnConnection, put_raw
 from tests.support import brokers
 from wbengine import transports
 
@@ -36,7 +35,7 @@ class Ours:
 
     raw = True
 
-    def __init__(self, url: str, connection: kombu.Connection) -> None:
+    def __init__(self, url: str, connection: OwnConnection) -> None:
         self.url = url
         self._connection = connection
 
@@ -87,9 +86,10 @@ def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender
     url = where or (
         f"filesystem://{folder / 'broker'}" if kind == "filesystem" else "memory://hostile"
     )
-    with transports.resolve(url, exchange="default").connect() as connection:
-        connection.connect()
-        if kind == "amqp":
+    target = transports.resolve(url, exchange="default")
+    if kind == "amqp":
+        with target.connect() as connection:
             yield Rabbitmq(url, connection.channel())
-        else:
-            yield Ours(url, connection)
+    else:
+        with OwnConnection(target) as own:
+            yield Ours(url, own)

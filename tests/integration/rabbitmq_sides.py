@@ -31,13 +31,13 @@ class Side:
         self.got: list[int] = []
         self.messages: list[Any] = []
         if self.queues:
-            self.proxy.take_from(self.queues, slots)
+            self.proxy.consumer.take_from(self.queues, slots)
 
     def _on_message(self, data: Any, message: Any) -> None:
         self.messages.append(message)
         self.got.append(data["n"])  # whoever waits for this looks at that
         if not self.keeps:
-            self.proxy.ack(message)
+            self.proxy.consumer.ack(message)
 
     @contextlib.contextmanager
     def running(self: AnySide) -> Iterator[AnySide]:
@@ -59,8 +59,8 @@ class Side:
     def rest(self) -> None:
         """Stop taking; nothing is taken any more when this returns."""
         rests = threading.Event()
-        self.proxy.stop_taking()
-        self.proxy.call_soon(rests.set)
+        self.proxy.consumer.stop_taking()
+        self.proxy.consumer.call_soon(rests.set)
         assert rests.wait(30)
 
     def send(self, number: int, to: str, **options: Any) -> OutgoingMessage:

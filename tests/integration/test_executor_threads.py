@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +71,15 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
     """Another worker of the queue is lost while a request is being published."""
     ledger, call = executor._writer.ledger, made(tasks.Plain("p"), tmp_path)
     (queue_name,) = {worker.queue for worker in executor.finder.workers()}
-    look, looked, started = ledger.state, threading.Event(), threading.Event()
+    look, looked, started = ledger.states, threading.Event(), threading.Event()
 
-    def slowly(request_id: str) -> Any:
-        row = look(request_id)
+    def slowly(request_ids: Sequence[str]) -> Any:
+        rows = look(request_ids)
         if not looked.is_set():
-            assert row is None
+            assert rows == [None]
             looked.set()
             assert started.wait(60)
-        return row
+        return rows
 
     def lose_another() -> None:
         other = types.TopicWorker("default", (), "other")
@@ -88,10 +88,10 @@ def test_row_that_is_made_while_it_is_looked_for_is_no_lost_one(
 
     def publishing(name: str) -> None:
         if name == "executor.before-open":
-            executor._proxy.call_soon(lose_another)
+            executor._proxy.consumer.call_soon(lose_another)
             assert looked.wait(60)
 
-    monkeypatch.setattr(ledger, "state", slowly)
+    monkeypatch.setattr(ledger, "states", slowly)
     _crash.install(publishing)
     executor.submit(call, ends)
     workers.until(lambda: tasks.runs(tmp_path) == ["execute-p"])

@@ -39,6 +39,9 @@ WRONG = {
     "names": (doubled, {}, exceptions.Duplicate),
     "local tasks": (sound, {"local_tasks": ["b"]}, ValueError),
     "name in the store": (sound, {"store": {1: 2}}, TypeError),
+    "inputs twice": (sound, {"store": {"a": 1}, "inputs": {"a": 1}}, ValueError),
+    "key of a tag": (sound, {"tags": {"a b": "c"}}, ValueError),
+    "kind of a tag": (sound, {"tags": {"a": 1}}, TypeError),
 }
 
 
@@ -69,6 +72,23 @@ def test_failed_load_keeps_no_flow(
         _load(sound, by_factory, backend=backend, book=book)
         assert kept(backend) == ["sound"]
         assert [flow.name for flow in book] == ["sound"]
+
+
+@pytest.mark.parametrize("by_factory", [False, True], ids=["load", "load_from_factory"])
+@pytest.mark.parametrize("store", STORES)
+def test_flow_has_its_name_tags_and_inputs(store: str, by_factory: bool, tmp_path: Path) -> None:
+    with backends.backend(store.format(tmp_path)) as backend:
+        engine = _load(
+            sound, by_factory, backend=backend, name="march", tags={"team": "b"}, inputs={"x": 1}
+        )
+        engine.run()
+        with contextlib.closing(backend.get_connection()) as connection:
+            (row,) = connection.list_flows(tags={"team": "b"}).flows
+        assert (row.name, row.tags, row.state) == ("march", {"team": "b"}, "SUCCESS")
+        assert engine.storage.fetch("x") == 1
+        detail = engine.storage.flow_detail
+    with pytest.raises(ValueError, match="leave them out beside flow_detail"):
+        engines.load(sound(), flow_detail=detail, name="april")
 
 
 def _load(factory: Any, by_factory: bool, **options: Any) -> engines.Engine:

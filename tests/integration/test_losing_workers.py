@@ -105,7 +105,7 @@ def test_stopped_engine_takes_no_worker_for_lost(tmp_path: Path) -> None:
         lost: list[Any] = []
         tell = executor._on_workers
         executor.finder._on_change = lambda gained, gone: (lost.extend(gone), tell(gained, gone))
-        executor._proxy.call_soon(lambda: time.sleep(3.5))
+        executor._proxy.consumer.call_soon(lambda: time.sleep(3.5))
         ended = threading.Event()
         call = invocation.Invocation(sample_tasks.Nothing(name="n"), "execute", "atom", 1)
         executor.submit(call, lambda _, outcome: ended.set())

@@ -319,11 +319,11 @@ def test_no_more_is_taken_than_there_are_slots(rabbitmq_url: str) -> None:
         until(lambda: len(w.got) == 3)
         for taken in range(3, 10):
             assert waiting(rabbitmq_url, "q") == 10 - taken
-            w.proxy.ack(w.messages[taken - 3])
+            w.proxy.consumer.ack(w.messages[taken - 3])
             until(lambda n=taken: len(w.got) == n + 1)
         assert w.got == list(range(10))
         for message in w.messages[7:]:
-            w.proxy.ack(message)
+            w.proxy.consumer.ack(message)
 
 
 def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -337,15 +337,15 @@ def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptu
         between.cut()
         w.send(9, "w")
         until(lambda: 9 in w.got)
-        w.proxy.ack(w.messages[2])
+        w.proxy.consumer.ack(w.messages[2])
         assert w.got == [0, 1, 9]
-        w.proxy.ack(w.messages[0])
+        w.proxy.consumer.ack(w.messages[0])
         until(lambda: len(w.got) == 4)
         again = w.messages[3]
         assert (w.got[3], again.delivery_info["redelivered"]) == (0, True)
-        w.proxy.ack(w.messages[1])
+        w.proxy.consumer.ack(w.messages[1])
         until(lambda: len(w.got) == 5)
-        w.proxy.ack(again)
+        w.proxy.consumer.ack(again)
         until(lambda: len(w.got) == 6)
         assert w.got[4:] == [1, 2]
     assert "cannot be acknowledged" not in caplog.text
@@ -355,7 +355,7 @@ def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
-    work = side.proxy._work
+    work = side.proxy.consumer.work
     assert work is not None
     work._ack_after = 0.3
     with side.running() as w:
@@ -366,14 +366,14 @@ def test_long_task_is_acknowledged_early_and_keeps_its_slot(
         w.send(9, "w")
         until(lambda: 9 in w.got)
         assert w.got == [0, 1, 9]
-        w.proxy.ack(w.messages[0])
+        w.proxy.consumer.ack(w.messages[0])
         until(lambda: w.got == [0, 1, 9, 2])
         until(lambda: len(work._early) == 2)
-        w.proxy.ack(w.messages[1])
-        w.proxy.ack(w.messages[3])
+        w.proxy.consumer.ack(w.messages[1])
+        w.proxy.consumer.ack(w.messages[3])
         until(lambda: w.got == [0, 1, 9, 2, 3, 4])
         for message in w.messages[4:]:
-            w.proxy.ack(message)
+            w.proxy.consumer.ack(message)
         until(lambda: not work.held)
 
 
@@ -386,8 +386,8 @@ def test_taking_is_suspended_and_resumed(rabbitmq_url: str) -> None:
         w.send(9, "w")
         until(lambda: w.got == [9])
         assert waiting(rabbitmq_url, "q") == 5
-        w.proxy.take_again()
-        w.proxy.take_again()
+        w.proxy.consumer.take_again()
+        w.proxy.consumer.take_again()
         until(lambda: sorted(w.got) == [0, 1, 2, 3, 4, 9])
 
 
@@ -400,7 +400,7 @@ def test_request_that_was_not_started_is_requeued(
         w.send(1, "q", headers=header, priority=4, persistent=True)
         until(lambda: w.got == [1])
         w.rest()
-        w.proxy.give_back(w.messages[0])
+        w.proxy.consumer.give_back(w.messages[0])
         with Side(rabbitmq_url, "v", queues=("q",)).running() as v:
             until(lambda: v.got == [1])
             message = v.messages[0]
@@ -416,7 +416,7 @@ def test_acknowledgement_just_before_closing_counts(rabbitmq_url: Any) -> None:
             w.send(number, "q")
         until(lambda: len(w.got) == 3)
         for message in w.messages:
-            w.proxy.ack(message)
+            w.proxy.consumer.ack(message)
     assert rabbitmq_url.left() == []
 
 
@@ -434,7 +434,7 @@ def test_the_highest_priority_comes_first(rabbitmq_url: str) -> None:
         for number, priority in enumerate([0, 5, 9, 5, 0, 9]):
             w.send(number, "q", priority=priority)
         assert w.proxy.flush(30)
-        w.proxy.take_again()
+        w.proxy.consumer.take_again()
         until(lambda: len(w.got) == 6)
         assert w.got == [2, 5, 1, 3, 0, 4]
 
@@ -443,23 +443,23 @@ def test_the_first_queue_is_emptied_first(rabbitmq_url: str) -> None:
     with Side(rabbitmq_url, "w", queues=("p", "q", "r"), slots=2, keeps=True).running() as w:
         w.send(100, "q")
         until(lambda: w.got == [100])  # while nothing waits, whatever comes is taken
-        w.proxy.ack(w.messages[0])
+        w.proxy.consumer.ack(w.messages[0])
         w.rest()
         for number in range(5):
             for start, queue in ((30, "r"), (20, "q"), (10, "p")):
                 w.send(start + number, queue)
         assert w.proxy.flush(30)
-        w.proxy.take_again()
+        w.proxy.consumer.take_again()
         done = 1
         while done < 16:
             until(lambda n=done: len(w.got) > n)
-            w.proxy.ack(w.messages[done])
+            w.proxy.consumer.ack(w.messages[done])
             done += 1
             if done == 8:  # one that comes late passes all of the queues behind its own
                 w.send(15, "p")
                 assert w.proxy.flush(30)
         until(lambda: len(w.got) == 17)
-        w.proxy.ack(w.messages[16])
+        w.proxy.consumer.ack(w.messages[16])
         assert w.got[1:6] == [10, 11, 12, 13, 14]
         assert w.got.index(15) < w.got.index(24)
         assert w.got[-5:] == [30, 31, 32, 33, 34]
@@ -508,9 +508,9 @@ def test_queue_of_a_dead_process_is_removed_unless_it_is_used(rabbitmq_url: Any)
         exchange = kombu.Exchange("x", "topic", auto_delete=True)
         kombu.Queue("gone", exchange, "gone")(connection.channel()).declare()
         with Side(rabbitmq_url, "w", queues=("q",)).running() as w:
-            e.proxy.bury("gone")
-            e.proxy.bury("gone")
-            e.proxy.bury("w")
+            e.proxy.consumer.bury("gone")
+            e.proxy.consumer.bury("gone")
+            e.proxy.consumer.bury("w")
             e.send(1, "e")
             until(lambda: e.got == [1])
             until(lambda: "queue gone" not in rabbitmq_url.left())

@@ -33,14 +33,14 @@ class Asked(Side):
 
     def _on_message(self, data: Any, message: Any) -> None:
         super()._on_message(data, message)
-        assert self.proxy._work is not None
-        self.most = max(self.most, len(self.proxy._work.held))
+        assert self.proxy.consumer.work is not None
+        self.most = max(self.most, len(self.proxy.consumer.work.held))
 
     def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
         number = env.body_of(message)["n"]
         envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
         answer = outgoing.message(envelope, after=lambda: self.told.append(number))
-        return self.proxy.answer(answer, message, soon)
+        return self.proxy.consumer.answer(answer, message, soon)
 
     @contextlib.contextmanager
     def answering(self, threads: int) -> Iterator[None]:
@@ -120,7 +120,7 @@ def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_ur
         until(lambda: len(w.told) == count)
         assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
         assert 1 < w.most <= 4
-        assert w.proxy._work is not None and not w.proxy._work.held
+        assert w.proxy.consumer.work is not None and not w.proxy.consumer.work.held
 
 
 def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
@@ -129,7 +129,7 @@ def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
         for number in range(3):
             e.send(number, "q")
         until(lambda: len(w.got) == 2)
-        line = w.proxy._receiver.replies._channel.connection
+        line = w.proxy.consumer._receiver.replies._channel.connection
         with line._buffer._writing:  # so that nobody else writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
@@ -148,7 +148,7 @@ def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> Non
         until(lambda: w.got == [1])
         tap.swallows = True
         assert w.answer(w.messages[0])
-        assert w.proxy._work is not None and not w.proxy._work.held
+        assert w.proxy.consumer.work is not None and not w.proxy.consumer.work.held
         tap.cut()
         until(lambda: e.got == [1])
         until(lambda: w.told == [1])
@@ -187,7 +187,7 @@ def test_answer_is_refused_while_its_connection_cannot_take_it(
         e.send(1, "q")
         until(lambda: w.got == [1])
         message = w.messages[0]
-        receiver = w.proxy._receiver
+        receiver = w.proxy.consumer._receiver
         assert receiver is not None and receiver.replies is not None
         receiver.replies._confirms.blocked = True
         assert not w.answer(message)
@@ -232,12 +232,12 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
         until(lambda: w.got == [1])
         envelope = env.Envelope("TEST", {"n": 1}, routing_key="not-allowed")
         answer = outgoing.message(envelope, failed=failed.append)
-        assert w.proxy.answer(answer, w.messages[0], False)
+        assert w.proxy.consumer.answer(answer, w.messages[0], False)
         until(lambda: w.got == [1, 1])  # the receipt behind it was not read
         until(lambda: failed)
         assert "ACCESS_REFUSED" in str(failed[0])
         assert not w.answer(w.messages[1])
-        w.proxy.ack(w.messages[1])
+        w.proxy.consumer.ack(w.messages[1])
         e.send(2, "q")
         until(lambda: w.got == [1, 1, 2])
         until(lambda: w.answer(w.messages[2]))
@@ -248,7 +248,7 @@ def test_an_answer_that_the_broker_refuses_fails_alone(
 
 def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> None:
     side = Asked(rabbitmq_url, slots=1)
-    side.proxy.take_from(("first", "second"), 1)
+    side.proxy.consumer.take_from(("first", "second"), 1)
     with Side(rabbitmq_url, "e").running() as e, side.running() as w:
         with side.answering(1):
             for number in range(10):
@@ -256,7 +256,7 @@ def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> No
                 e.send(100 + number, "second")
             until(lambda: len(e.got) == 20)
         assert set(w.got) == {*range(10), *range(100, 110)}
-    assert side.proxy._work is not None and not side.proxy._work.held
+    assert side.proxy.consumer.work is not None and not side.proxy.consumer.work.held
 
 
 def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) -> None:
@@ -307,12 +307,12 @@ def test_replies_are_acknowledged_together_and_all_of_them(
     """Of what is not acknowledged a part comes again to whoever reads the queue next."""
     monkeypatch.setattr(consumer_loop, "RECEIPTS_PERIOD", 3600.0)
     with Side(rabbitmq_url, "e", keeps=True).running() as e:
-        e.proxy.leaves_queue = True
+        e.proxy.consumer.leaves_queue = True
         for number in range(200):
             e.send(number, "e")
         until(lambda: len(e.got) == 200)
         for message in [*e.messages[:50], *e.messages[60:200]]:
-            e.proxy.ack_later(message)
+            e.proxy.consumer.ack_later(message)
     with Side(rabbitmq_url, "e").running() as heir:
         until(lambda: len(heir.got) == 10)
         assert heir.got == list(range(50, 60))

@@ -9,8 +9,9 @@ from concurrent import futures
 
 import pytest
 
+from tests.seams.transports import OwnConnection
 from tests.support import brokers, tcp_proxy
-from tests.support.redis_ends import SOON, Taker, hurry, through
+from tests.support.redis_ends import SOON, Both, Taker, hurry, through
 from tests.support.workers import until
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
@@ -19,6 +20,7 @@ from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports import _redis_scripts, resolve
 from wbengine.transports._redis_link import LOST
 
+DAY = 24 * 3600
 ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
 
 
@@ -58,9 +60,69 @@ def test_ledger_that_nobody_uses_is_known_for_a_month(redis_url, redis_server, o
     ledger.open(ID, 1)
     ledger.claim(ID, 1, "w")
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        times = [client.ttl(key) for key in client.scan_iter()]
+        times = [client.ttl(key) for key in client.scan_iter() if b":r:" not in key]
     kept = [seconds for seconds in times if seconds > 3600]  # a sweep is noted for an hour
     assert kept and min(kept) > 29 * 24 * 3600
+
+
+def test_rows_go_by_themselves_after_a_week(redis_url, redis_server, opened):
+    """Or later, if the engine wants that; not while a worker that lives has them."""
+    ledger, long, forever = (
+        opened(str(redis_url), result_ttl=days and days * DAY) for days in (7, 30, None)
+    )
+    for id, of in ("week", ledger), ("month", long), ("forever", forever):
+        of.open(id, 1)
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+
+        def days(id):
+            return client.ttl(f"wbe:{{wbengine}}:r:{id}") / DAY
+
+        assert 6.9 < days("week") <= 7 and 29.9 < days("month") <= 30 and days("forever") < 0
+        assert ledger.claim("week", 1, "w").granted
+        client.expire("wbe:{wbengine}:r:week", DAY)
+        ledger.renew("w")
+        assert 6.9 < days("week") <= 7
+        assert ledger.finish("week", 1, "w", b"r")
+        assert 6.9 < days("week") <= 7
+        client.expire("wbe:{wbengine}:r:month", DAY)
+        ledger.reopen("month", 2)
+        ledger.reopen("forever", 2)
+        assert 6.9 < days("month") <= 7 and days("forever") < 0
+        assert 29.9 < client.ttl("wbe:{wbengine}:rows") / DAY <= 30
+
+
+@pytest.mark.parametrize("wants", ["engine", "worker"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_results_that_are_not_to_be_kept_go_at_once(redis_url, opened, wants, fused):
+    """Whether the engine says so, or the worker."""
+    place = f"{redis_url}?prefix=ex"
+    engine = opened(place, result_ttl=0 if wants == "engine" else 7 * DAY)
+    if fused:
+        worker = Both(redis_url, result_ttl=0 if wants == "worker" else 7 * DAY)
+        engine.open("one", 1)
+        engine.open("two", 1)
+        worker.send("one")
+        worker.take(1)
+        worker.end(*worker.messages)
+        assert worker.answers() == 1
+        worker.close()
+    else:
+        worker = opened(place, result_ttl=0 if wants == "worker" else 7 * DAY)
+        engine.open("one", 1)
+        engine.open("two", 1)
+        assert worker.claim("one", 1, "w").granted
+        assert worker.finish("one", 1, "w", b"r")
+    assert engine.state("one") is None
+    assert engine.ids() == {"two"}
+
+
+def test_results_are_kept_for_as_long_as_was_asked_for(redis_url, redis_server, opened):
+    engine, worker = opened(str(redis_url), result_ttl=1000), opened(str(redis_url))
+    engine.open(ID, 1)
+    worker.claim(ID, 1, "w")
+    assert worker.finish(ID, 1, "w", b"r")
+    with redis_server.client(redis_url.rpartition("/")[2]) as client:
+        assert 900 < client.ttl(f"wbe:{{wbengine}}:r:{ID}") <= 1000
 
 
 def test_rows_stay_and_with_them_which_ledger_it_is(redis_url, opened):
@@ -423,7 +485,7 @@ def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
         "size": 0,
     }
     data = f"!{row} {taker.ledger.digest}\n{json.dumps(head)}\n"
-    assert taker.connection.transport.store.put("q", 0, data.encode())
+    assert next(taker.connection.broker.publish_many([("", "q", 0, data.encode())]))
     taker.send("a")
     assert taker.take(2) == [None, base.Claim("GRANTED", 1, None, "w")]
 
@@ -450,7 +512,7 @@ def test_requests_are_claimed_while_they_are_taken(taker):
     ]
     assert ledger.state("open") == base.Row("open", 2, "claimed", "w")
     assert 0 <= ledger.silence("w") <= time.monotonic() - before + 0.01
-    assert taker.messages[0].decode() == {}
+    assert taker.messages[0].body == b"{}"
     assert ledger.finish("open", 2, "w", b"r")
 
 
@@ -477,7 +539,7 @@ def test_what_names_no_ledger_or_another_one_is_not_claimed(taker):
     taker.send(ID, digest="another")
     taker.send("no/label")
     taker.send(ID, "1")
-    taker.producer.publish({}, exchange="ex", routing_key="k", correlation_id=ID)
+    taker.channel.publish({}, correlation_id=ID)
     assert taker.take(4) == [None] * 4
     assert taker.ledger.state(ID).state == "open"
 
@@ -486,7 +548,7 @@ def test_who_does_not_say_for_whom_does_not_claim(redis_url, taker):
     taker.ledger.open(ID, 1)
     taker.send(ID)
     target = resolve(str(redis_url), exchange="ex")
-    with target.connect() as connection:
+    with OwnConnection(target) as connection:
         message = connection.channel().basic_get("q")
         assert message.claim is None
         message.requeue()
@@ -548,8 +610,7 @@ def test_claims_that_nobody_heard_of_are_taken_back(redis_url, redis_server, eat
         lossy.connection.release()
         redis_server.start()
         assert taker.ledger.state("unheard").holder == "lossy"
-        with lossy.target.connect() as connection:
-            connection.connect()
+        lossy.target.open().release()
     else:
         lossy.connection.release()
     assert taker.ledger.state("unheard") == base.Row("unheard", 1, "open")

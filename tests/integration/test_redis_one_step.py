@@ -85,9 +85,8 @@ def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, cl
     lossy.lose(_redis_scripts.END)
     with pytest.raises(LOST):
         lossy.end(*lossy.messages)
-    with contextlib.closing(lossy.target.connect()) as connection:
-        channel = connection.channel()
-        assert channel.end_many(lossy.told(lossy.messages)) == [1, 1]
+    with lossy.target.open() as answering:
+        assert answering.answer_many(lossy.told(lossy.messages)) == [1, 1]
     assert lossy.left(client) == ([], 0)
     assert lossy.ledger.state("a") == base.Row("a", 1, base.ROW_DONE, None, b"r")
 

@@ -113,7 +113,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
         order = both.channel.order(both.messages)
         eater.eat = _redis_scripts.END.digest.encode()
         with pytest.raises(LOST):
-            lossy.channel.end_many(both.told(both.messages), order)
+            lossy.store.answer_many(both.told(both.messages), order)
     assert both.ledger.state("r2").state == base.ROW_CLAIMED
     with pytest.raises(LOST, match="did not come"):
         both.connection.drain_events(timeout=SOON)
@@ -121,7 +121,7 @@ def test_an_order_whose_answer_is_lost(redis_url, redis_server, eater, both, cli
     with contextlib.closing(Both(redis_url)) as other:
         assert waits(other, client) == {True: set(), False: set(IDS[2:])}
         assert {other.ledger.state(id).state for id in IDS[2:]} == {base.ROW_OPEN}
-        assert other.channel.end_many(other.told(both.messages)) == [1, 1]
+        assert other.store.answer_many(other.told(both.messages)) == [1, 1]
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
@@ -131,7 +131,7 @@ def test_who_leaves_while_an_order_is_under_way(both, redis_url, client):
         fill(both, 2)
         order = both.channel.order(both.messages)
         told = both.told(both.messages)
-        other.channel.end_many(told, order)
+        other.store.answer_many(told, order)
         both.connection.release()
         order.deliver()
         assert ids(both.messages) == IDS[:2]
@@ -158,7 +158,7 @@ def test_who_stopped_consuming_and_lost_his_connection(both, client):
     order = both.channel.order(both.messages)
     both.channel.basic_cancel("q")
     with contextlib.closing(Both(both.url)) as other:
-        assert other.channel.end_many(both.told(both.messages), order) == [1, 1]
+        assert other.store.answer_many(both.told(both.messages), order) == [1, 1]
         client.client_kill_filter(_type="normal", skipme=True)
         order.deliver()
         both.connection.release()
@@ -312,8 +312,7 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
             found.release()
 
         def work():
-            with contextlib.closing(both.target.connect()) as connection:
-                channel = connection.channel()
+            with both.target.open() as answering:
                 while found.acquire(timeout=2 * SOON):
                     with lock:
                         if not waiting:
@@ -325,7 +324,7 @@ def test_in_many_threads_there_is_never_more_than_room(redis_url, hasty):
                     with lock:
                         held.difference_update(m.delivery_tag for m in some)
                     order = both.channel.order(some)
-                    channel.end_many(told, order)
+                    answering.answer_many(told, order)
                     if order is not None:
                         order.deliver()
                     both.channel.forget_many(some)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.seams.transports import OwnConnection
 from tests.support import outgoing, tcp_proxy
 from tests.support.redis_ends import through
 from tests.support.workers import until
@@ -25,8 +26,9 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
     """Several threads put, publish themselves, leave chores and flush, while all connections are
     cut again and again.  What is published again may come twice; nothing is late for ever."""
     layout = topology.Topology("exchange", "me", (), None)
-    reader = transports.resolve(str(redis_url), None, None).connect()
-    queue = layout.declare_own(reader.channel(), ours=True)
+    reader = OwnConnection(transports.resolve(str(redis_url), None, None))
+    inbox = reader.channel()
+    layout.declare_queues_on(reader.broker, ())
     over = threading.Event()
     done: list[Any] = []
     expected: list[Any] = []
@@ -93,7 +95,7 @@ def test_whatever_is_asked_for_is_done_however_often_it_is_cut(redis_url, redis_
         assert sender.flush(WAIT)
         sender.stop()
     arrived = []
-    while (message := queue.get(no_ack=True)) is not None:
+    while (message := inbox.basic_get("me", no_ack=True)) is not None:
         arrived.append(tuple(env.parse(message.body)["n"]))
     reader.release()
     assert len(done) == len(expected)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.seams import transports
 from tests.support import brokers, server_kinds, tcp_proxy
 from tests.support.redis_ends import SOON, End
 from tests.support.workers import until
@@ -160,12 +161,7 @@ def waits(client):
 
 
 def _raw(end, body):
-    from wbengine.transports import _envelope
-
-    message = end.channel.prepare_message(
-        f"{body}", content_type="application/json", content_encoding="utf-8", properties={}
-    )
-    return _envelope.encode(message, "ex", "k")
+    return end.channel.lay_out(body)[3]
 
 
 def test_waiting_asks_for_little(redis_url, redis_server, ends, monkeypatch):
@@ -188,7 +184,7 @@ def test_nudges_cost_no_round_trip(redis_url, redis_server, ends):
         until(lambda: waiting(client) == 1)
         before = waits(client)
         for _ in range(50):
-            taker.connection.transport.store.nudge()
+            taker.store.nudge()
             time.sleep(0.002)
         assert waiting(client) == 1
         assert waits(client) == before
@@ -219,7 +215,7 @@ def test_wiped_server_is_declared_its_queues_again(redis_url, redis_server, ends
     held.drain(1)
     with redis_server.client(redis_url.rpartition("/")[2]) as client:
         client.flushdb()
-    assert held.messages[0].channel.basic_ack(held.messages[0].delivery_tag) is False
+    assert held.messages[0].ack() is False
     with taker.drained():
         until(lambda: sender.send("after"))
         until(lambda: "after" in taker.got)
@@ -229,6 +225,26 @@ def test_wiped_server_is_declared_its_queues_again(redis_url, redis_server, ends
     for end in (taker, sender, held):
         end.close()
     assert redis_url.left() == []
+
+
+def test_peers_declare_ever_more_rarely_in_a_redis_that_evicts():
+    """What one declares again makes it evict what others declared.  With memory all goes on."""
+    settings = {"maxmemory-policy": "allkeys-random"}
+    with brokers.redis(**settings) as server, contextlib.ExitStack() as stack:
+        peers = [End(server.url()).queue(f"q{n}", f"k{n}").consume(f"q{n}") for n in range(4)]
+        for peer in peers:
+            stack.callback(peer.close)
+        for peer in peers:
+            stack.enter_context(peer.drained())
+        client = stack.enter_context(server.client())
+        stack.callback(client.config_set, "maxmemory", 0)
+        client.config_resetstat()
+        client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+        until(lambda: client.info("stats")["evicted_keys"] > 40)
+        time.sleep(3)  # as long as this it is without memory
+        assert client.info("stats")["evicted_keys"] < 1000
+        client.config_set("maxmemory", 0)
+        until(lambda: peers[0].send("served", key="k1") and peers[1].got)
 
 
 def test_a_server_that_ends_and_comes_back_has_lost_nothing(redis_server, ends):
@@ -250,7 +266,7 @@ def test_a_server_that_ends_and_comes_back_has_lost_nothing(redis_server, ends):
     again = ends(dead_after=1.5).consume("q")
     again.drain(5)
     assert sorted(again.got) == [0, 1, 2, 3, 4]
-    marked = {m.decode() for m in again.messages if m.delivery_info["redelivered"]}
+    marked = {transports.body(m) for m in again.messages if m.delivery_info["redelivered"]}
     assert marked == {0, 1}
 
 
@@ -366,12 +382,14 @@ def test_message_lost_on_its_way_is_requeued_without_redelivery_mark(
 
 HOARDER = """
 import sys
+from tests.seams import transports
 from wbengine.transports import resolve
-connection = resolve(sys.argv[1], None, {"dead_after": 600}, exchange="ex").connect()
+target = resolve(sys.argv[1], None, {"dead_after": 600}, exchange="ex")
+connection = transports.OwnConnection(target)
 channel = connection.channel()
 channel.basic_qos(0, 2, False)
 def receive(message):
-    print(message.decode(), int(message.delivery_info["redelivered"]), flush=True)
+    print(transports.body(message), int(message.delivery_info["redelivered"]), flush=True)
     kept.append(message)
 kept = []
 channel.basic_consume(queue="q", no_ack=False, callback=receive, consumer_tag="x")
@@ -382,8 +400,7 @@ while True:
         pass
     if kept and len(sys.argv) > 2:
         sys.stdin.readline()
-        print("acked", [message.channel.basic_ack(message.delivery_tag) for message in kept],
-              flush=True)
+        print("acked", [message.ack() for message in kept], flush=True)
         kept.clear()
 """
 
@@ -434,7 +451,7 @@ def test_consumer_without_credit_is_not_taken_for_dead(redis_url, redis_server, 
         for end in (holder, other):
             end.store._tend_at = 0.0
             end.nothing_comes()
-        assert holder.messages[0].channel.basic_ack(holder.messages[0].delivery_tag)
+        assert holder.messages[0].ack()
 
 
 def test_queues_go_with_owners_that_are_not_heard_of(redis_url, redis_server, ends):
@@ -511,8 +528,7 @@ def test_urls_are_understood_and_shown_without_secrets():
     assert secure.settings["ssl_cert_reqs"] == "required"
     assert secure.settings["ssl_check_hostname"] is True
     assert secure.settings["ssl_ca_certs"] == "/ca"
-    connection = resolve("redis://:secret@localhost/0", exchange="x").connect()
-    assert "secret" not in connection.as_uri()
+    assert "secret" not in resolve("redis://:secret@localhost/0", exchange="x").shown
 
 
 @pytest.fixture(scope="module")
@@ -540,10 +556,9 @@ def tls_server(tmp_path_factory):
 def test_certificates_and_host_names_are_verified(tls_server, ends):
     url, cert = tls_server
     for wrong in (url, url.replace("localhost", "127.0.0.1") + f"?ssl_ca_certs={cert}"):
-        connection = resolve(wrong, exchange="ex").connect()
-        with pytest.raises(connection.recoverable_connection_errors, match=r"(?i)certificate"):
-            connection.transport.establish_connection()
-        connection.release()
+        target = resolve(wrong, exchange="ex")
+        with pytest.raises(LOST, match=r"(?i)certificate"):
+            target.open()
     one = ends(f"{url}?ssl_ca_certs={cert}").queue("q", "k").consume("q")
     two = ends(url, ssl_ca_certs=str(cert))
     with one.drained():
@@ -553,10 +568,9 @@ def test_certificates_and_host_names_are_verified(tls_server, ends):
 
 
 def test_a_wrong_password_is_told(redis_server):
-    connection = resolve(f"redis://:wrong@127.0.0.1:{redis_server.port}/0").connect()
-    with pytest.raises(connection.recoverable_connection_errors, match=r"(?i)password"):
-        connection.transport.establish_connection()
-    connection.release()
+    target = resolve(f"redis://:wrong@127.0.0.1:{redis_server.port}/0")
+    with pytest.raises(LOST, match=r"(?i)password"):
+        target.open()
 
 
 def test_server_that_is_no_redis_is_named():

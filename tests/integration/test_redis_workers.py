@@ -54,10 +54,9 @@ def test_nothing_is_held_any_more_as_soon_as_it_is_answered(
     """Whether or not anybody has to say anything else; an engine, too, holds no answer."""
     monkeypatch.setattr(consumer_loop, "DRAIN_PERIOD", 60.0)
     place = f"sqlite:///{tmp_path}/ledger.db" if ledger == "sqlite" else ledger
-    offered = place if ledger == "sqlite" else None
     flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
     with (
-        workers.worker_in_thread(str(redis_url), sample_tasks.Nothing, ledger=offered),
+        workers.worker_in_thread(str(redis_url), sample_tasks.Nothing, ledger=place),
         redis_server.client(redis_url.rpartition("/")[2]) as client,
         contextlib.ExitStack() as stack,
     ):

@@ -45,8 +45,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert all(name.startswith("t.") for name in queues), queues
 
 
-def worker(folder: Path, slots: int = 4) -> Any:
-    return workers.worker_in_thread(f"filesystem://{folder / 'broker'}", tasks, threads_count=slots)
+def worker(folder: Path, slots: int = 4, **options: Any) -> Any:
+    url = f"filesystem://{folder / 'broker'}"
+    return workers.worker_in_thread(url, tasks, threads_count=slots, **options)
 
 
 @contextlib.contextmanager
@@ -275,7 +276,7 @@ def test_resumed_flow_runs_lost_idempotent_task_again(folder: Path) -> None:
 @pytest.mark.slow
 def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
     """One task runs, and one has ended: its worker remembers how."""
-    with worker(folder) as held:
+    with worker(folder, ledger="none") as held:
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
         again = tasks.engine_of("gated", folder, ledger="none")
         with running(again):
@@ -285,7 +286,7 @@ def test_without_a_ledger_workers_are_asked(folder: Path) -> None:
 
 
 def test_without_a_ledger_workers_remember(folder: Path) -> None:
-    with worker(folder) as held:
+    with worker(folder, ledger="none") as held:
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"], "ledger=none")
         opened(folder)
         workers.until(lambda: held.counts.get("SUCCESS") == 1)
@@ -297,7 +298,7 @@ def test_without_a_ledger_workers_remember(folder: Path) -> None:
 def test_resumed_flow_without_ledger_takes_unknown_request_for_lost(folder: Path) -> None:
     """It was never published, but nobody can tell."""
     opened(folder, "revert")
-    with worker(folder), pytest.raises(exc.WorkerLost):
+    with worker(folder, ledger="none"), pytest.raises(exc.WorkerLost):
         killed_at("gated", folder, "engine.before-submit", 1, "ledger=none")
         tasks.engine_of("gated", folder, ledger="none", transition_timeout=1).run()
 

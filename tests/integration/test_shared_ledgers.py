@@ -89,15 +89,24 @@ def test_engine_and_worker_with_different_ledgers_are_refused(
 
 
 def test_flow_runs_without_a_ledger(tmp_path: Path) -> None:
-    """An engine may do without the broker's own."""
+    """Engine and worker may do without the broker's own."""
     url = f"filesystem://{tmp_path}/broker"
-    with worker_in_thread(url, tasks):
+    with worker_in_thread(url, tasks, ledger="none"):
         loaded = engines.load(
             flow(), store={"x": 1, "y": 2}, engine="worker-based", url=url, ledger="none"
         )
         loaded.run()
     assert loaded.storage.fetch("double") == 6
     assert loaded.executor._tracker.ledger is None
+
+
+def test_worker_with_a_ledger_refuses_tasks_of_an_engine_without(url: str) -> None:
+    """Nothing would keep a copy of a request from being run."""
+    with (
+        worker_in_thread(url, tasks),
+        pytest.raises(exceptions.NotFound, match=r"has no row in a ledger.*give engine and worker"),
+    ):
+        run(url, ledger="none")
 
 
 def test_both_read_it_from_the_environment(
@@ -142,8 +151,6 @@ def test_places_that_are_none(url: str, place: str, text: str) -> None:
         with pytest.raises(ValueError, match=text) as caught:
             make()
         assert "s3cret" not in str(caught.value)
-    with pytest.raises(ValueError, match="no choice"):
-        workers.Worker("x", "t", [tasks], url=url, ledger="none")
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import kombu
 import pytest
 
 from tests.seams import ledgers
@@ -24,6 +23,7 @@ from wbengine import engines, exceptions, invocation, retry, task, transports
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import receiver as receivers
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
 #: More than a message names.
@@ -471,22 +471,15 @@ def test_hostile_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
 )
 def test_hostile_messages_are_refused_and_workers_go_on(url: str, kind: str, body: bytes) -> None:
     target = transports.resolve(url)
-    with worker(url) as made, target.connect() as connection:
+    with worker(url) as made, target.open() as broker:
         loaded = load(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
         loaded.executor.start()
-        producer = connection.Producer(exchange=kombu.Exchange("default", type="topic"))
         for key in (made.identity, loaded.executor.uuid, *made.queues.values()):
             for correlation_id in (None, "x", "../x", 7):
-                producer.publish(
-                    body,
-                    routing_key=key,
-                    content_type="application/json",
-                    content_encoding="utf-8",
-                    type=kind,
-                    correlation_id=correlation_id,
-                    reply_to="../../etc",
-                    headers={"wbe-version": "1", "wbe-epoch": "x", "wbe-seq": -1},
-                )
+                sent = env.Envelope(kind, {}, key, correlation_id, "../../etc")
+                sent.headers = {"wbe-version": "1", "wbe-epoch": "x", "wbe-seq": -1}
+                sent._encoded = body
+                assert list(broker.publish_many([broker.lay_out(sent, "default")])) == [True]
         loaded.run()
         assert loaded.storage.fetch("sum") == 3
 

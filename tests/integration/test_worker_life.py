@@ -65,10 +65,10 @@ def tell(url: str, *envelopes: Any) -> None:
 def test_a_suspended_worker_leaves_everything_to_others(
     place: dict[str, Any], tmp_path: Path
 ) -> None:
-    url, offer = place["url"], (tasks, sample_tasks)
+    url, ledger, offer = place["url"], place.get("ledger"), (tasks, sample_tasks)
     with (
-        worker_in_thread(url, *offer, threads_count=1) as one,
-        worker_in_thread(url, *offer, threads_count=1) as other,
+        worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as one,
+        worker_in_thread(url, *offer, ledger=ledger, threads_count=1) as other,
     ):
         tell(url, commands.order("suspend", one.identity))
         until(lambda: one.life.state == "suspended")
@@ -88,10 +88,10 @@ def test_a_suspended_worker_leaves_everything_to_others(
 
 def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[str, Any]) -> None:
     """A worker that is told to end in the middle of many tasks: none fails, none runs twice."""
-    url = place["url"]
+    url, ledger = place["url"], place.get("ledger")
     loaded = load(many(40), place, rest=0.01)
-    with worker_in_thread(url, tasks, threads_count=2) as other:
-        with worker_in_thread(url, tasks, threads_count=2) as one:
+    with worker_in_thread(url, tasks, ledger=ledger, threads_count=2) as other:
+        with worker_in_thread(url, tasks, ledger=ledger, threads_count=2) as one:
             thread = threading.Thread(target=loaded.run)
             thread.start()
             until(lambda: one.life.successes)
@@ -107,21 +107,21 @@ def test_stopping_worker_gives_tasks_it_has_not_started_to_others(place: dict[st
 
 @pytest.mark.parametrize("most", [1, 5])
 def test_so_many_tasks_and_no_more(place: dict[str, Any], most: int) -> None:
-    url = place["url"]
+    url, ledger = place["url"], place.get("ledger")
     loaded = load(many(12), place)
-    with worker_in_thread(url, tasks, threads_count=3, max_tasks=most) as one:
+    with worker_in_thread(url, tasks, ledger=ledger, threads_count=3, max_tasks=most) as one:
         thread = threading.Thread(target=loaded.run)
         thread.start()
         until(lambda: one.life.state == "dead")
         assert one.counts["SUCCESS"] == most
-        with worker_in_thread(url, tasks, threads_count=3):
+        with worker_in_thread(url, tasks, ledger=ledger, threads_count=3):
             thread.join(60)
     assert ran(loaded, 12)[one.identity] == most
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
 
 def test_solo_tasks_run_in_the_thread_that_runs_the_worker(place: dict[str, Any]) -> None:
-    with worker_in_thread(place["url"], tasks, pool="solo") as made:
+    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), pool="solo") as made:
         names = {thread.name for thread in threading.enumerate()}
         loaded = load(many(5), place)
         loaded.run()
@@ -152,7 +152,9 @@ def test_task_that_outlasts_the_drain_timeout_is_given_up(
         except BaseException as error:
             errors.append(error)
 
-    with worker_in_thread(place["url"], tasks, threads_count=1, drain_timeout=0.1) as made:
+    with worker_in_thread(
+        place["url"], tasks, ledger=place.get("ledger"), threads_count=1, drain_timeout=0.1
+    ) as made:
         thread = threading.Thread(target=run)
         thread.start()
         until(started.exists)
@@ -168,7 +170,7 @@ def test_task_that_outlasts_the_drain_timeout_is_given_up(
 def test_running_task_hears_that_it_is_cancelled(place: dict[str, Any], tmp_path: Path) -> None:
     started = tmp_path / "started"
     loaded = load(linear_flow.Flow("f").add(tasks.Patient(name="p")), place, started=str(started))
-    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
         thread = threading.Thread(target=loaded.run)
         thread.start()
         until(started.exists)
@@ -201,7 +203,7 @@ def test_exception_handlers_of_a_worker_are_called(
 
 @pytest.mark.parametrize("place", ["memory", "filesystem"], indirect=True)
 def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any]) -> None:
-    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
         ledger: Any = made._runner.ledger
         looked = []
         _make_late(made)
@@ -216,7 +218,7 @@ def test_a_turn_that_comes_late_looks_at_the_ledger_first(place: dict[str, Any])
 def test_request_that_was_given_to_another_worker_is_not_begun(tmp_path: Path) -> None:
     """Its engine gave the request to somebody else while this worker was frozen."""
     place: dict[str, Any] = {"url": f"memory://{tmp_path.name}"}
-    with worker_in_thread(place["url"], tasks, threads_count=1) as made:
+    with worker_in_thread(place["url"], tasks, ledger=place.get("ledger"), threads_count=1) as made:
         ledger: Any = made._runner.ledger
         state = ledger.state
 

@@ -21,6 +21,7 @@ __all__ = [
     "DATABASES",
     "DONE",
     "DURABLE",
+    "FORGOTTEN",
     "GRANTED",
     "HELD",
     "InMemory",
@@ -62,6 +63,8 @@ ROW_CLAIMED: Final = base.ROW_CLAIMED
 MISSING: Final = base.MISSING
 ROW_DONE: Final = base.ROW_DONE
 MOST_LISTED: Final = base.MOST_LISTED
+#: Who has the rows that may have run before a Redis was set back.
+FORGOTTEN: Final = "forgotten-by-redis"
 Claim = base.Claim
 Ledger = base.Ledger
 Page = base.Page
@@ -84,15 +87,20 @@ def in_memory(clock: _clock.Clock = _clock.SYSTEM) -> Ledger:
 
 
 def kept(ledger: Ledger) -> Callable[[], None]:
-    """Keep what is in one that is in memory; to be called to set it back to that."""
+    """Keep what is in one that is in memory; to be called to set it back to that, as a Redis is:
+    what was OPEN may have run since, and counts as lost with the worker that had it."""
     assert isinstance(ledger, InMemory)
     tables = (ledger._rows, ledger._changed, ledger._beats)
     before = [dict(table) for table in tables]
 
     def set_back() -> None:
+        ledger._digest += "-set-back"
         for table, old in zip(tables, before, strict=True):
             table.clear()
             table.update(old)
+        for id, row in ledger._rows.items():
+            if row.state == base.ROW_OPEN:
+                ledger._rows[id] = Row(id, row.epoch, base.ROW_CLAIMED, FORGOTTEN)
 
     return set_back
 

@@ -83,6 +83,11 @@ class Request:
         return self._entry.opened
 
     @property
+    def began(self) -> bool:
+        """Whether a worker is known to run it, or it is over."""
+        return self._entry.state not in pr.WAITING_STATES
+
+    @property
     def over(self) -> bool:
         """Whether it has its outcome, and waits for nothing."""
         return self._entry.state in pr.STOP_STATES and self._entry.index is None
@@ -180,6 +185,13 @@ class Conclude:
 
 
 @dataclass(slots=True)
+class PutAside:
+    """Keep a request for people: it is to blame, perhaps, for the loss of its workers."""
+
+    letter: env.Envelope
+
+
+@dataclass(slots=True)
 class Ask:
     """Publish a question about these requests."""
 
@@ -202,8 +214,8 @@ class Drop:
 
 
 Effect = (
-    Publish | Settle | Tell | Acknowledge | Withdraw | LookUp | TakeBack | Conclude | Ask | Cancel
-    | Drop
+    Publish | Settle | Tell | Acknowledge | Withdraw | LookUp | TakeBack | Conclude | PutAside
+    | Ask | Cancel | Drop
 )  # fmt: skip
 
 
@@ -227,6 +239,8 @@ def _effect(made: fx.Effect) -> Effect:
             return TakeBack(Request(entry), epoch)
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
+        case fx.PutAside(letter):
+            return PutAside(letter)
         case fx.Ask(message):
             commands.SCHEMAS[commands.ASK].check(message.body)
             return Ask(message, [id for id, _ in commands.named(message.body)])
@@ -242,9 +256,12 @@ def _effects(made: Iterable[fx.Effect]) -> list[Effect]:
 
 @dataclass(slots=True)
 class Row:
-    """What the ledger says of a request.  `taken`: somebody has it, or had it."""
+    """What the ledger says of a request.  `taken`: somebody has it, or had it; `vanished`: it was
+    there, and is not any more.
+    """
 
     taken: bool
+    vanished: bool
     _seen: Any
 
 
@@ -400,7 +417,8 @@ class Tracker:
         assert self._rows is not None
         [seen] = self._rows.look([request._entry])
         vanished = seen.state is None and request._entry.opened
-        return Row(seen.holder is not None or seen.result is not None or vanished, seen)
+        taken = seen.holder is not None or seen.result is not None or vanished
+        return Row(taken, vanished, seen)
 
     def found(self, request: Request, row: Row, lost: str | None) -> list[Effect]:
         return _effects(self._recovery.on_row(request._entry, row._seen, self._now, lost))
@@ -583,7 +601,7 @@ def _time_alone(before: Any) -> Any:
             if late and entry.index is self._in_flight:
                 if self._tracker.ledger is None:
                     entry.next_epoch(entry.next_number)
-                effects += self._publish_again(entry, now)
+                effects += self._tracker.dispatch(entry, now)
         return effects
 
     return review

@@ -1,7 +1,8 @@
 """Brokers: how each kind is reached, what a sender and a receiver do there, and what lies in a
 folder that is one.
 
-All of it goes through kombu's public interface, as everything does that is given a transport.
+What tests say to all of them is what one says to a channel of kombu's; ours are `Broker`s, to which
+an `OwnChannel` says it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, Final
 import kombu
 import pytest
 
-from wbengine.transports import _base, resolve
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.transports import broker, resolve
 
 __all__ = [
     "ALL",
@@ -29,8 +31,12 @@ __all__ = [
     "Folder",
     "Side",
     "Site",
+    "body",
+    "connection",
+    "declare",
     "lay_out",
     "long_turns",
+    "producer",
     "put_raw",
 ]
 
@@ -46,6 +52,176 @@ REACHED: Final = (*FOLDERS, "redis")
 LOG: Final = "wbengine.transports.filesystem"
 
 _numbers = itertools.count()
+
+
+class OwnConnection:
+    """A connection to a broker of ours, made when it is first used."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._broker: broker.Broker | None = None
+
+    @property
+    def broker(self) -> Any:
+        if self._broker is None:
+            self._broker = self._target.open()
+        return self._broker
+
+    def __enter__(self) -> OwnConnection:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.release()
+
+    def connect(self) -> None:
+        _ = self.broker
+
+    @property
+    def recoverable_connection_errors(self) -> Any:
+        return self.broker.recoverable_connection_errors
+
+    def channel(self) -> OwnChannel:
+        return OwnChannel(self.broker)
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        self.broker.drain(timeout)
+
+    def wake(self) -> None:
+        self.broker.wake()
+
+    def release(self) -> None:
+        opened, self._broker = self._broker, None
+        if opened is not None:
+            opened.release()
+
+
+class OwnChannel(broker.Consumer):
+    """A consumer of ours, and what kombu's producers and entities want of a channel."""
+
+    def __init__(self, connection: broker.Broker) -> None:
+        super().__init__(connection, lambda message: self._calls[message.origin.queue](message))
+        self.broker: Any = connection
+        self._calls: dict[str, Callable[[Any], object]] = {}
+        self._names: dict[str, str] = {}
+        self._alone: list[broker.Consumer] = []
+
+    def exchange_declare(self, exchange: str, type: str = "topic", **kwargs: Any) -> None:
+        assert type == "topic", "ours have no others"
+        self.broker.declare_exchange(exchange)
+
+    def queue_declare(self, queue: str, exclusive: bool = False, **kwargs: Any) -> None:
+        self.broker.declare_queue(queue, owned=exclusive)
+
+    def queue_bind(self, queue: str, exchange: str, routing_key: str = "", **kwargs: Any) -> None:
+        self.broker.bind(exchange, routing_key, queue)
+
+    def queue_unbind(self, queue: str, exchange: str, routing_key: str = "", **kw: Any) -> None:
+        self.broker.unbind(exchange, routing_key, queue)
+
+    def queue_delete(self, queue: str, **kwargs: Any) -> int:
+        return int(self.broker.delete_queue(queue))
+
+    def queue_purge(self, queue: str) -> int:
+        return int(self.broker.purge(queue))
+
+    def publish(self, body: Any, exchange: str = "ex", routing_key: str = "k", **more: Any) -> bool:
+        made = self.lay_out(body, exchange, routing_key, **more)
+        return bool(next(iter(self.broker.publish_many([made]))))
+
+    def lay_out(
+        self,
+        body: Any,
+        exchange: str = "ex",
+        routing_key: str = "k",
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        priority: Any = None,
+    ) -> Any:
+        made = env.Envelope(
+            "T", body, routing_key, correlation_id, reply_to, headers or {}, priority or 0
+        )
+        if isinstance(body, bytes):
+            made._encoded = body
+        return self.broker.lay_out(made, exchange)
+
+    def basic_qos(self, size: int, prefetch: int, apply_global: bool) -> None:
+        self.limit(prefetch)
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str
+    ) -> None:
+        self._calls[queue] = callback
+        self._names[consumer_tag] = queue
+        self.consume((queue,), self.room.limit)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        gone = self._names.pop(consumer_tag)
+        left = [queue for queue in self.queues if queue != gone]
+        self.cancel()
+        self.consume(left, self.room.limit)
+
+    def basic_get(self, queue: str, no_ack: bool = False) -> Any:
+        """One message, taken as a consumer does that has room for one."""
+        alone = broker.Consumer(self.broker, _unused)
+        self._alone.append(alone)
+        alone.consume((queue,), 1)
+        self.broker.refresh()
+        found = None
+        while found is None and (taken := self.broker.take_many([(1, (queue,))])):
+            found = alone.hold(taken[0][1])
+        alone.cancel()
+        if found is not None and no_ack:
+            found.ack()
+        return found
+
+    def basic_recover(self, requeue: bool) -> None:
+        for each in (self, *self._alone):
+            for tag in tuple(each.room.held):
+                each.reject(tag, requeue)
+
+
+def _unused(message: Any) -> None:
+    """It is got, not consumed."""
+
+
+def declare(channel: Any, queue: str = "", *keys: str) -> None:
+    """Declare the exchange, and if it is named a queue, bound by these keys."""
+    if isinstance(channel, OwnChannel):
+        channel.exchange_declare("ex")
+        if queue:
+            channel.queue_declare(queue)
+        for key in keys:
+            channel.queue_bind(queue, "ex", key)
+        return
+    exchange = kombu.Exchange("ex", type="topic")
+    exchange(channel).declare()
+    if queue:
+        bindings = [kombu.binding(exchange, routing_key=key) for key in keys]
+        # Ours have priorities without a word.
+        kombu.Queue(queue, bindings=bindings, max_priority=9)(channel).declare()
+
+
+def producer(channel: Any) -> Any:
+    """What publishes on a channel."""
+    if isinstance(channel, OwnChannel):
+        return channel
+    return kombu.Producer(channel, auto_declare=False, serializer="json")
+
+
+def body(message: Any) -> Any:
+    """What is in a message."""
+    decode = getattr(message, "decode", None)
+    return json.loads(message.body) if decode is None else decode()
+
+
+def connection(url: str, **options: Any) -> Any:
+    """A connection that is not made yet."""
+    return _connection(resolve(url, None, options))
+
+
+def _connection(target: Any) -> Any:
+    return OwnConnection(target) if target.ours else target.connect()
 
 
 class Site:
@@ -78,7 +254,7 @@ class Site:
 
     def connection(self, peer: bool = False) -> Any:
         """A connection that is not made yet, and is the caller's; `peer`: of the other side."""
-        return (self._peer_target if peer else self._target).connect()
+        return _connection(self._peer_target if peer else self._target)
 
     def connect(self, peer: bool = False) -> Any:
         connection = self.connection(peer)
@@ -92,32 +268,27 @@ class Site:
 
 
 class Side:
-    """A sender and a receiver that meet at `site`, over an exchange of a kind."""
+    """A sender and a receiver that meet at `site`, over an exchange."""
 
-    def __init__(self, site: Site, kind: str = "topic") -> None:
+    def __init__(self, site: Site) -> None:
         self.site = site
         self.sender = site.connect(peer=True)
         self.receiver = site.connect()
         self.out = self.sender.channel()
         self.channel = self.receiver.channel()
-        self.exchange = kombu.Exchange("ex", type=kind)
-        self.exchange(self.channel).declare()
-        self.exchange(self.out).declare()
+        declare(self.channel)
+        declare(self.out)
         #: What came, and with what.
         self.got: list[Any] = []
         self.messages: list[Any] = []
 
     def queue(self, name: str, *keys: str) -> None:
         """Declare it, bound by these keys."""
-        bindings = [kombu.binding(self.exchange, routing_key=key) for key in keys]
-        # Ours have priorities without a word.
-        most = 9 if self.site.kind == "rabbitmq" else None
-        kombu.Queue(name, bindings=bindings, max_priority=most)(self.channel).declare()
+        declare(self.channel, name, *keys)
 
     def send(self, body: Any, key: str, exchange: str = "ex", **more: Any) -> Any:
         """Ours say whether it came into any queue."""
-        producer = kombu.Producer(self.out, auto_declare=False, serializer="json")
-        return producer.publish(body, exchange=exchange, routing_key=key, **more)
+        return producer(self.out).publish(body, exchange=exchange, routing_key=key, **more)
 
     def consume(
         self,
@@ -129,7 +300,7 @@ class Side:
         """Begin to take from these queues, the first one first."""
 
         def receive(message: Any) -> None:
-            self.got.append(message.decode())
+            self.got.append(body(message))
             self.messages.append(message)
             if ack:
                 message.ack()
@@ -175,9 +346,8 @@ def _read(channel: Any, message: Any) -> Any:
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
     """Put bytes into a queue of ours past all that would refuse them; False: there is none."""
-    transport = connection.transport
-    assert isinstance(transport, _base.Transport)
-    return transport.store.put(queue, 0, data)
+    (put,) = connection.broker.publish_many([("", queue, 0, data)])
+    return bool(put)
 
 
 def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] = ()) -> bytes:
@@ -201,7 +371,7 @@ def lay_out(head: dict[str, Any], body: bytes = b"{}", without: tuple[str, ...] 
 def long_turns() -> Iterator[None]:
     """Whoever drains takes all there is, however long that takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_base, "_TURN", 60.0)
+        patch.setattr(broker, "_TURN", 60.0)
         yield
 
 
@@ -211,9 +381,14 @@ class Folder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def queues(self) -> Path:
+        """Where queues are."""
+        return self._root / "queues"
+
     def queue(self, name: str) -> Path:
         """Where the messages of a queue are."""
-        return self._root / "queues" / name
+        return self.queues / name
 
     def message(self, queue: str, number: int = 0) -> Path:
         """Where a message would be that was put there `number` nanoseconds from now."""
@@ -221,7 +396,7 @@ class Folder:
 
     def leave_unused(self, seconds: float) -> None:
         """Nobody used its queues for so long; who opens it next looks which of them are stale."""
-        times = [(path, seconds) for path in (self._root / "queues").iterdir()]
+        times = [(path, seconds) for path in self.queues.iterdir()]
         for path, age in [*times, (self._root / "swept", 2 * 3600.0)]:
             then = path.stat().st_mtime - age
             os.utime(path, (then, then))

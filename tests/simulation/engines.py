@@ -103,10 +103,12 @@ class Engine(Process):
             self.begin()
         self.flows[flow.name] = world.store.take(flow, self, world.now)
         resumed, used = flow.known is not None, list(flow.known or ())
-        self.tracker.expect(flow.name, tuple(used))
+        here = self.line.identity if self.line is not None else None
+        same = [self.digest if each == here else None for each in used]
+        self.tracker.expect(flow.name, same)
         if self.own and not world.broker.model.ours:
             flow.executor = self.uuid
-        flow.known = [*used, *({self.digest} - {*used})]
+        flow.known = [*used, *({here} - {*used})]
         if resumed and self.line is not None:
             ended = [id for atom in flow.atoms for id in atom.ids()]
             if self.line.ails:
@@ -349,6 +351,8 @@ class Engine(Process):
             case tracker.Conclude(request):
                 if self.owns(request.invocation.flow_uuid):
                     self.do(self.tracker.conclude(effect))
+            case tracker.PutAside():
+                pass  # its flow goes on without it
             case tracker.Ask(message, asked):
                 self.evidence.asks(asked)
                 self.post(Letter(message))
@@ -384,6 +388,8 @@ class Engine(Process):
         else:
             if found.taken:
                 self.evidence.serves(request)
+            if found.vanished:
+                self.evidence.fails(request, "row vanished")
             self.do(self.tracker.found(request, found, effect.lost))
 
     def drop(self, request_id: str) -> None:

@@ -58,10 +58,15 @@ class Evidence:
         if request is not None:
             self.serves(request)
         if sent is not None:
-            if env.WBE_LOST in answer.headers:
+            if env.WBE_LOST in answer.headers and not self.is_outdated(sent, request, answer):
                 sent.reasons.add("lost")
             if env.WBE_ASK in answer.headers:
                 sent.reasons.add("told")
+
+    def is_outdated(self, sent: Sent, request: Request | None, answer: env.Envelope) -> bool:
+        """Whether it tells of a message before the one that waits for a worker now."""
+        waits = request is not None and not request.began
+        return waits and any(answer.number(env.WBE_EPOCH) < epoch for epoch in sent.epochs)
 
     def serves(self, request: Request) -> None:
         """Somebody took a request out of its line."""

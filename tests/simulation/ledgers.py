@@ -34,6 +34,10 @@ class Line(ledgers.Ledger):
     def digest(self) -> str:
         return "simulated"
 
+    @property
+    def identity(self) -> str:
+        return self.ledger.identity
+
     def _call(self, method: Callable[..., Found], *arguments: Any) -> Found:
         fails = self._left > 0
         if fails:
@@ -47,38 +51,49 @@ class Line(ledgers.Ledger):
             raise exc.LedgerFailure(f"{method.__name__} was done, and nobody knows")
         return found
 
-    def open(self, id: str, epoch: int) -> None:
-        self._call(self.ledger.open, id, epoch)
-
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
         self._call(self.ledger.open_many, rows)
 
-    def claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
+    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._call(self.ledger.offer_many, rows)
+
+    def _claim(self, id: str, epoch: int, holder: str) -> ledgers.Claim:
         return self._call(self.ledger.claim, id, epoch, holder)
 
-    def renew(self, holder: str) -> None:
+    def _renew(self, holder: str) -> None:
         self._call(self.ledger.renew, holder)
 
-    def silence(self, holder: str) -> float | None:
+    def _silence(self, holder: str) -> float | None:
         return self._call(self.ledger.silence, holder)
 
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        return self._call(self.ledger.finish, id, epoch, holder, result)
+    def _finish(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exc.LedgerFailure]:
+        try:
+            return self._call(self.ledger.finish_many, holder, ended)
+        except exc.LedgerFailure as error:
+            return [error] * len(ended)
 
-    def release(self, id: str, epoch: int, holder: str) -> bool:
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
         return self._call(self.ledger.release, id, epoch, holder)
 
-    def reopen(self, id: str, epoch: int) -> bytes | None:
-        return self._call(self.ledger.reopen, id, epoch)
+    def _reopen(self, id: str, epoch: int) -> bytes | exc.NotFound | None:
+        return self._call(self.ledger._reopen, id, epoch)
 
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
-        return self._call(self.ledger.revoke, id, epoch)
+    def _revoke(self, rows: Sequence[tuple[str, int | None]]) -> list[bool | exc.LedgerFailure]:
+        try:
+            return self._call(self.ledger.revoke_many, rows)
+        except exc.LedgerFailure as error:
+            return [error] * len(rows)
 
-    def drop(self, id: str) -> None:
-        self._call(self.ledger.drop, id)
+    def _drop(self, ids: Sequence[str]) -> None:
+        self._call(self.ledger.drop_many, ids)
 
-    def state(self, id: str) -> ledgers.Row | None:
-        return self._call(self.ledger.state, id)
+    def _states(self, ids: Sequence[str]) -> list[ledgers.Row | exc.LedgerFailure | None]:
+        try:
+            return self._call(self.ledger.states, ids)
+        except exc.LedgerFailure as error:
+            return [error] * len(ids)
 
     def list_rows(self, limit: int = 100, after: str | None = None) -> ledgers.Page:
         return self._call(self.ledger.list_rows, limit, after)
@@ -86,8 +101,5 @@ class Line(ledgers.Ledger):
     def ids(self) -> set[str]:
         return self._call(self.ledger.ids)
 
-    def offer(self, id: str, epoch: int) -> None:
-        self._call(self.ledger.offer, id, epoch)
-
-    def sweep(self, older_than: float, **options: Any) -> int:
-        return self._call(lambda: self.ledger.sweep(older_than, **options))
+    def sweep(self, older_than: float, only_done: bool = False) -> int:
+        return self._call(self.ledger.sweep, older_than, only_done)

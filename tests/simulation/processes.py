@@ -215,7 +215,8 @@ class Process:
         lane = self.first or self.letters
         if not lane:
             return False
-        self.batch = Batch([x for x in itertools.islice(lane, MOST) if not x.withdrawn])
+        waiting = (x for x in lane if not (x.withdrawn or x.done))
+        self.batch = Batch(list(itertools.islice(waiting, MOST)))
         return True
 
     def put_down(self) -> bool:

@@ -45,7 +45,7 @@ WEIGHTS: Final[dict[str, int]] = {
 CALM: Final = ("submit", "pass", "deliver", "finish", "worker", "resume", "thaw")
 TROUBLES: Final = tuple(name for name in WEIGHTS if name not in CALM)
 #: Those that come besides, in one schedule of five.
-BESIDES: Final = ("block",)
+BESIDES: Final = ("block", "set_back")
 assert {*WEIGHTS, *BESIDES} == set(STEPS)
 
 LEDGER: Final = "ledger"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Processes of one kind at a time, and flows in all.
 MOST: Final = 4
 MOST_FLOWS: Final = 8
+#: Seconds in which a request comes to its end that may have run before its server was set back.
+FORGOTTEN: Final = 60.0
 
 
 def _some(found: list[Any], choice: int) -> Any:
@@ -251,6 +253,20 @@ def _block(world: World, choice: int) -> None:
     world.block(HOLDS[choice % len(HOLDS)])
 
 
+def _set_back(world: World, choice: int) -> None:
+    """The server of broker and ledger ends, and comes back as it was some steps ago."""
+    choice, seconds = divmod(choice, len(HOLDS))
+    if world.set_back is not None and world.broker.up:
+        world.go_down(HOLDS[seconds], "nothing")
+        world.set_back()
+        world.judge.seen["set back"] += 1
+        for engine in world.engines.values():
+            for request in engine.tracker.requests():
+                engine.evidence.fails(request, "set back")
+        for process in [*world.engines.values(), *world.workers.values()]:
+            process.blemish = max(process.blemish, world.now + HOLDS[seconds] + FORGOTTEN)
+
+
 STEPS: Final[dict[str, Callable[[World, int], None]]] = {
     "submit": _submit,
     "pass": _pass,
@@ -279,4 +295,5 @@ STEPS: Final[dict[str, Callable[[World, int], None]]] = {
     "cancel": _cancel,
     "order": _order,
     "block": _block,
+    "set_back": _set_back,
 }

@@ -9,7 +9,6 @@ import pytest
 from tests.simulation import defects
 from tests.simulation.engines import Engine
 from tests.simulation.fleet import Worker
-from tests.simulation.judge import Violation
 from tests.simulation.kinds import One, Two
 from tests.simulation.world import World
 from wbengine import exceptions as exc
@@ -93,12 +92,6 @@ def test_silence_of_blocked_workers_would_be_noticed() -> None:
 # A server that was set back to an older snapshot of what it holds.
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=Violation,
-    reason="rows and messages do not tell on which life of their server they were made:"
-    " a request that ended is OPEN again, and whoever takes its message is granted it",
-)
 @pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
 def test_server_set_back_to_a_snapshot_lets_nothing_run_twice(claiming: bool) -> None:
     world = World(broker="folder", claiming=claiming)
@@ -113,6 +106,80 @@ def test_server_set_back_to_a_snapshot_lets_nothing_run_twice(claiming: bool) ->
     assert atom.outcome == 1
     set_back()
     world.pass_time(1.0)
+    world.heal()
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+@pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
+def test_request_that_waits_in_a_server_set_back_is_lost_or_sent_again(
+    claiming: bool, kind: Any
+) -> None:
+    """Nobody can tell whether it ran since: it is as if a worker was lost with it."""
+    world = World(broker="folder", claiming=claiming)
+    engine, (worker,) = begun(world)
+    world.strike(worker, "freeze")
+    atom = world.new_atom(kind, 0.1)
+    world.new_flow(engine, [atom])
+    world.pass_time(0.1)
+    world.kept()()
+    world.thaw(worker)
+    world.pass_time(ENDED)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost) and not world.judge.runs[atom.request_id]
+    else:
+        assert (atom.outcome, world.judge.runs[atom.request_id]) == (2, [(2, worker.name)])
+    world.heal()
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+def test_request_of_a_dead_engine_in_a_server_set_back_is_lost_or_sent_again(kind: Any) -> None:
+    """The engine that goes on with the flow finds the row as another engine left it."""
+    world = World(broker="folder", claiming=True)
+    engine, (worker,) = begun(world)
+    world.strike(worker, "freeze")
+    atom = world.new_atom(kind, 0.1)
+    flow = world.new_flow(engine, [atom])
+    world.pass_time(0.1)
+    set_back = world.kept()
+    world.thaw(worker)
+    world.settle()
+    world.end(engine)
+    world.pass_time(5.0)
+    assert len(world.judge.runs[atom.request_id]) == 1
+    set_back()
+    heir, _ = begun(world, 0)
+    heir.own_flow(flow)
+    world.pass_time(ENDED)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost)
+        assert len(world.judge.runs[atom.request_id]) == 1
+    else:
+        assert atom.outcome == world.judge.runs[atom.request_id][-1][0] > 1
+    world.heal()
+
+
+@pytest.mark.parametrize("kind", [One, Two])
+def test_request_that_a_server_set_back_never_heard_of_is_lost_or_sent_again(kind: Any) -> None:
+    """Its engine died, and who goes on with the flow finds no row."""
+    world = World(broker="folder", claiming=True)
+    engine, _ = begun(world)
+    set_back = world.kept()
+    atom = world.new_atom(kind, 0.1)
+    flow = world.new_flow(engine, [atom])
+    world.settle()
+    world.end(engine)
+    world.pass_time(5.0)
+    assert len(world.judge.runs[atom.request_id]) == 1
+    set_back()
+    world.judge.seen["set back"] += 1
+    heir, _ = begun(world, 0)
+    heir.own_flow(flow)
+    world.pass_time(ENDED)
+    if kind is One:
+        assert atom.outcome.check(exc.WorkerLost)
+        assert len(world.judge.runs[atom.request_id]) == 1
+    else:
+        assert atom.outcome == world.judge.runs[atom.request_id][-1][0] > 1
     world.heal()
 
 

@@ -106,6 +106,22 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "pass 0",
         ],
     ),
+    "news of the message of an earlier run were evidence against the one that followed it": (
+        {"broker": "amqp", "ledger": False, "timeout": None, "on_worker_lost": "resend"},
+        [
+            "worker 6", "submit 2679", "pass 0", "pass 7", "pass 13", "trip 37", "pass 61",
+            "worker 0", "pass 56", "resume 0", "deliver 0", "freeze_worker 0", "pass 4", "pass 0",
+            "pass 4", "worker 2", "pass 27",
+        ],
+    ),
+    "what the engine was told is not known to be published was published again": (
+        {"broker": "amqp", "ledger": False, "timeout": 20.0},
+        [
+            "worker 7", "pass 0", "submit 0", "pass 0", "submit 3402", "bounce 58", "doubt 0",
+            "worker 7", "kill_engine 5", "submit 0", "pass 44", "worker 0", "pass 24", "lose 0",
+            "resume 0", "pass 8", "pass 56",
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -395,5 +411,17 @@ def test_request_that_its_worker_names_in_each_beat_is_not_looked_up() -> None:
     engine.line.listener = lambda name, arguments, found: calls.append(name)
     world.pass_time(90.0)
     assert atom.outcome is None
-    assert "state" not in calls
+    assert not {"state", "states"} & set(calls)
     world.heal()
+
+
+def test_engine_that_lost_its_flow_may_look_for_a_row_that_its_heir_removed() -> None:
+    """It stands still, and finds that there is none: that is no matter of time alone."""
+    world = World(
+        broker="amqp", ledger=True, timeout=None, capacity=2,
+        on_worker_lost="resend", claiming=True, lossy=True,
+    )  # fmt: skip
+    world.play([
+        "worker 0", "submit 2000", "pass 5", "stop_worker 0", "finish 3", "trip 0", "submit 4069",
+        "lose 0", "worker 2", "pass 0", "slow 118", "trip 2521", "order 0", "pass 62", "resume 0",
+    ])  # fmt: skip

@@ -33,6 +33,8 @@ KILLS: Final = 80.0
 HEARTBEATS: Final = 30.0
 #: More steps of processes at one moment are too many.
 BUSY: Final = 10_000
+#: A server writes what it holds to its disk after so many steps of a schedule.
+KEPT_EVERY: Final = 8
 Step = tuple[str, int]
 
 
@@ -84,6 +86,8 @@ class World:
         self.back_at: float | None = None
         self.cuts: list[tuple[float, Process]] = []
         self.trace: list[Step] = []
+        #: Sets the server back to what it held a few steps ago.
+        self.set_back: Callable[[], None] | None = None
         #: What a broker that went away may have lost when it comes back.
         self.losses = (
             ("nothing", "transient", "all", "queues") if self.setting.lossy else ("nothing",)
@@ -96,6 +100,8 @@ class World:
 
         :raises Violation: something that must hold does not.
         """
+        if self.ledger is not None and len(self.trace) % KEPT_EVERY == 0:
+            self.set_back = self.kept()
         self.trace.append((name, choice))
         STEPS[name](self, choice)
         self.settle()
@@ -334,7 +340,10 @@ class World:
         }
 
         def set_back() -> None:
+            before = self.ledger.ids() if self.ledger is not None else set()
             rows_back()
+            if self.ledger is not None:  # what is back is swept one day
+                self.judge.undropped |= self.ledger.ids() - before
             for queue, messages in self.broker.queues.items():
                 messages[:] = [each for each in messages if each.kind != pr.REQUEST]
                 for message in requests.get(queue, ()):

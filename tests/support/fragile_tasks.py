@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -9,18 +10,44 @@ from pathlib import Path
 
 from tests.support.resuming_tasks import note, runs
 from wbengine import task
+from wbengine.types import codec
 
-__all__ = ["Killer", "Mortal", "Once", "Sleeper", "Undone", "runs"]
+__all__ = ["Killer", "Mortal", "Once", "Reader", "Sleeper", "Undone", "Venom", "runs"]
 
 
 class Killer(task.Task):
-    """Kills every worker that runs it."""
+    """Kills every worker that runs it, until it is mended."""
 
     idempotent = True
 
     def execute(self, folder: str) -> None:
         note(folder, f"execute-{os.getpid()}")
-        os.kill(os.getpid(), signal.SIGKILL)
+        if not Path(folder, "mended").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True)
+class Venom:
+    """Kills every process but one that puts it into a set."""
+
+    folder: str
+    spared: int
+
+    def __hash__(self) -> int:
+        if os.getpid() != self.spared:
+            note(self.folder, f"read-{os.getpid()}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+
+class Reader(task.Task):
+    """Kills nobody; reading its argument may."""
+
+    idempotent = True
+
+    def execute(self, venom: object) -> None:
+        """Nothing."""
 
 
 class Mortal(task.Task):

@@ -4,13 +4,12 @@ requests together with their rows."""
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 
-import kombu
 import pytest
 
+from tests.seams import transports
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import redis
 from wbengine.transports import _redis_link, resolve
@@ -28,29 +27,28 @@ class End:
     """A connection with a channel; what came is in `got`."""
 
     def __init__(self, url, prefix="ex", **options):
-        self.connection = resolve(str(url), None, options, exchange=prefix).connect()
-        self.connection.connect()
+        target = resolve(str(url), None, options, exchange=prefix)
+        self.connection = transports.OwnConnection(target)
         self.channel = self.connection.channel()
-        kombu.Exchange("ex", type="topic")(self.channel).declare()
-        self.producer = kombu.Producer(self.channel, auto_declare=False, serializer="json")
+        transports.declare(self.channel)
         self.got = []
         self.messages = []
 
     @property
     def store(self):
-        return self.connection.transport.store
+        return self.connection.broker
 
-    def queue(self, name, *keys, **options):
-        bindings = [kombu.binding(kombu.Exchange("ex", type="topic"), routing_key=k) for k in keys]
-        kombu.Queue(name, bindings=bindings, **options)(self.channel).declare()
+    def queue(self, name, *keys, exclusive=False):
+        self.channel.queue_declare(name, exclusive)
+        transports.declare(self.channel, name, *keys)
         return self
 
     def send(self, body, key="k", **options):
-        return self.producer.publish(body, exchange="ex", routing_key=key, **options)
+        return self.channel.publish(body, routing_key=key, **options)
 
     def consume(self, *queues, prefetch=0, ack=True):
         def receive(message):
-            self.got.append(message.decode())
+            self.got.append(transports.body(message))
             self.messages.append(message)
             if ack:
                 message.ack()
@@ -90,7 +88,7 @@ class End:
             yield
         finally:
             stop.set()
-            self.connection.transport.wake()
+            self.connection.wake()
             thread.join()
 
     def hurry(self, seconds):
@@ -108,25 +106,20 @@ def hurry(link, seconds):
 
 
 class Taker:
-    def __init__(self, url, holder="w", exchange="ex"):
+    def __init__(self, url, holder="w", exchange="ex", **ledger):
         self.url = url
         self.target = resolve(str(url), None, {"dead_after": 600}, exchange=exchange)
-        self.ledger = ledgers.for_target(self.target)
+        self.ledger = ledgers.for_target(self.target, **ledger)
         assert isinstance(self.ledger, redis.RedisLedger)
         self.fused = ledgers.fuse(self.ledger, self.target, holder)
-        self.connection = self.target.connect()
+        self.connection = transports.OwnConnection(self.target)
         self.channel = self.connection.channel()
-        kombu.Queue("q", kombu.Exchange("ex", type="topic"), routing_key="k")(
-            self.channel
-        ).declare()
-        self.producer = kombu.Producer(self.channel, auto_declare=False)
+        transports.declare(self.channel, "q", "k")
         self.messages = []
 
     def send(self, id, epoch=1, digest=None, **options):
         headers = {"wbe-ledger": digest or self.ledger.digest, "wbe-epoch": epoch}
-        self.producer.publish(
-            {}, exchange="ex", routing_key="k", correlation_id=id, headers=headers, **options
-        )
+        self.channel.publish({}, correlation_id=id, headers=headers, **options)
 
     def take(self, count, prefetch=10):
         self.channel.basic_qos(0, prefetch, False)
@@ -145,25 +138,19 @@ class Both(Taker):
 
     def __init__(self, url, **options):
         super().__init__(url, **options)
-        kombu.Queue("answers", kombu.Exchange("ex", type="topic"), routing_key="answer")(
-            self.channel
-        ).declare()
+        transports.declare(self.channel, "answers", "answer")
 
     @property
     def store(self):
-        return self.connection.transport.store
+        return self.connection.broker
 
     def message(self, key, body=None, **headers):
-        made = self.channel.prepare_message(
-            json.dumps(body), 0, "application/json", "utf-8", headers, {}
-        )
-        made["properties"]["correlation_id"] = body
-        return self.channel.lay_out(made, "ex", key)
+        return self.channel.lay_out(body, "ex", key, headers, body)
 
     def post(self, *ids, key="k", epoch=1):
         headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": epoch}
         self.ledger.open_many([(id, epoch) for id in ids])
-        return list(self.channel.publish_many([self.message(key, id, **headers) for id in ids]))
+        return list(self.store.publish_many([self.message(key, id, **headers) for id in ids]))
 
     def told(self, messages, result=b"r", key="answer"):
         """What `end_many` is to be told."""
@@ -173,7 +160,7 @@ class Both(Taker):
         ]
 
     def end(self, *messages, order=None, **told):
-        return self.channel.end_many(self.told(messages, **told), order)
+        return self.store.answer_many(self.told(messages, **told), order)
 
     def answers(self):
         return self.store.size("answers")

@@ -25,6 +25,13 @@ class Where(task.Task):
         return os.getpid(), threading.current_thread().name
 
 
+class Touch(task.Task):
+    """Makes a file."""
+
+    def execute(self, path: str) -> None:
+        Path(path).touch()
+
+
 class Patient(task.Task):
     """Waits until it is cancelled, or for half a minute."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import kombu
-
+from tests.seams.transports import OwnConnection
 from tests.support import outgoing
 from wbengine import transports
 from wbengine.engines.worker_based.connections import topology
@@ -23,16 +22,16 @@ class Place:
     def __init__(self) -> None:
         self.target = transports.resolve(f"memory://{uuid.uuid4().hex}", None, None)
         self.layout = topology.Topology("exchange", "me", (), None)
-        self.reader = self.connect()
-        self.queue = self.layout.declare_own(self.reader.channel(), ours=True)
+        self.reader = self.connect().channel()
+        self.layout.declare_queues_on(self.reader.broker, ())
         self.sender = Sender(self.target, self.layout, "test")
 
-    def connect(self) -> kombu.Connection:
-        return self.target.connect()
+    def connect(self) -> OwnConnection:
+        return OwnConnection(self.target)
 
     def arrived(self) -> list[Any]:
         bodies = []
-        while (message := self.queue.get(no_ack=True)) is not None:
+        while (message := self.reader.basic_get("me", no_ack=True)) is not None:
             bodies.append(env.parse(message.body)["n"])
         return bodies
 

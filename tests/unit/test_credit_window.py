@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from wbengine.transports._channel import CreditWindow
-from wbengine.transports._store import Taken
+from wbengine.transports.broker import CreditWindow, Taken
 
 TAKEN = Taken("q", None, b"", False)
 

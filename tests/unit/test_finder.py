@@ -35,6 +35,44 @@ def test_many_workers_on_a_topic_are_many() -> None:
     assert world.finder.messages_processed == 7
 
 
+def test_only_so_many_workers_are_known(caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody who may publish can announce any number."""
+    world = World()
+    for number in range(20_002):
+        world.hear(f"w{number}")
+    assert world.finder.total_workers == 20_000
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "no room for <TopicWorker w20000 on 't', 1 tasks> beside the 20000 workers" in told
+    world.hear("w7", state=env.STOPPED)
+    world.hear("w20001")
+    assert world.finder.total_workers == 20_000
+
+
+def test_only_so_many_names_of_tasks_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """A quarter of all room each, and as much again of names that another worker told before."""
+    world = World()
+    name = "n" * 1_000_000
+    many = [tuple(f"{number}{name}{n}" for n in range(16)) for number in range(5)]
+    queues = [{env.WBE_QUEUE: f"q{number}"} for number in range(5)]
+    for number in range(4):
+        world.hear(f"w{number}", tasks=many[number], **queues[number])
+        world.hear(f"v{number}", tasks=many[number], **queues[number])
+    assert world.finder.total_workers == 8
+    world.hear("w4", tasks=many[4], **queues[4])
+    assert world.finder.total_workers == 8 and "no room for <TopicWorker w4" in caplog.text
+    # Those that a worker told first stay with the other one.
+    world.hear("w0", state=env.STOPPED)
+    world.hear("w4", tasks=many[4], **queues[4])
+    assert world.finder.total_workers == 7
+    world.hear("v0", state=env.STOPPED)
+    world.hear("w4", tasks=many[4], **queues[4])
+    assert world.finder.total_workers == 7
+    # What has no room keeps nobody from being known as before.
+    world.hear("w1", tasks=(*many[1], *many[0]), **queues[1])
+    assert world.finder.get_worker_for_task(many[1][0]) is not None
+    assert world.finder.total_workers == 7
+
+
 def test_a_worker_on_two_topics_is_one() -> None:
     world = World()
     world.hear("w1", "t")

@@ -14,10 +14,10 @@ import pytest
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
-from wbengine.transports import filesystem, resolve
-from wbengine.transports._store import Taken
+from wbengine.transports import _envelope, filesystem, resolve
+from wbengine.transports.broker import Taken
 
-Opened = Callable[..., filesystem.FileStore]
+Opened = Callable[..., filesystem.FileBroker]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def ledger(root: Path) -> Iterator[directory.DirectoryLedger]:
 @pytest.fixture
 def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
     """A store of a worker of this name, or of an engine, with queues `q` and `answers`."""
-    made: list[filesystem.FileStore] = []
+    made: list[filesystem.FileBroker] = []
 
-    def make(holder: str = "", **options: Any) -> filesystem.FileStore:
+    def make(holder: str = "", **options: Any) -> filesystem.FileBroker:
         claims = directory.Claims(ledger, holder) if holder else None
-        store = filesystem.FileStore(str(root), str(root), None, claims=claims, **options)
+        store = filesystem.FileBroker(str(root), str(root), None, claims=claims, **options)
         made.append(store)
         for queue in ("q", "answers"):
             store.declare_queue(queue)
@@ -50,13 +50,17 @@ def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
         store.close()
 
 
-def put(store: filesystem.FileStore, ledger: base.Ledger, *ids: str, digest: str = "") -> None:
+def put(store: filesystem.FileBroker, ledger: base.Ledger, *ids: str, digest: str = "") -> None:
     for id in ids:
-        row = (id, 1, digest or ledger.digest)
-        assert store.put("q", 0, store.label(f"{id}?".encode(), row))
+        headers = {"wbe-ledger": digest or ledger.digest, "wbe-epoch": 1}
+        assert put_raw(store, _envelope.label(f"{id}?".encode(), headers, id))
 
 
-def take(store: filesystem.FileStore, most: int = 10) -> list[Taken]:
+def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
+    return next(store.publish_many([("", queue, 0, data)]))
+
+
+def take(store: filesystem.FileBroker, most: int = 10) -> list[Taken]:
     store.watch("q")
     store.refresh()
     found = [taken for _, taken in store.take_many([(most, ["q"])])]
@@ -90,7 +94,7 @@ def test_what_is_taken_together_is_claimed_together(
     ledger.finish("d", 1, "other", b"x" * 5000)
     put(worker, ledger, *"abcde")
     put(worker, ledger, "a", digest="another")
-    worker.put("q", 0, b"plain")
+    put_raw(worker, b"plain")
     before = len(os.listdir(ledger._root + "/journal"))
     found = take(worker)
     assert [taken.data for taken in found] == [
@@ -124,8 +128,8 @@ def test_a_label_that_is_none_claims_nothing(
     worker = opened("w")
     ledger.open("a", 1)
     told = label.replace(b"%b", ledger.digest.encode())
-    worker.put("q", 0, told + b"\nbody")
-    worker.put("q", 0, told)
+    put_raw(worker, told + b"\nbody")
+    put_raw(worker, told)
     assert [(taken.data, taken.claim) for taken in take(worker)] == [(b"body", None), (b"", None)]
     assert ledger.state("a") == base.Row("a", 1, "open")
 
@@ -139,8 +143,8 @@ def test_without_a_ledger_the_label_is_passed_over(
     (taken,) = take(engine)
     assert (taken.data, taken.claim) == (b"a?", None)
     put(engine, ledger, "b")
-    single = engine.take("q")
-    assert single is not None and (single.data, single.claim) == (b"b?", None)
+    (single,) = take(engine, 1)
+    assert (single.data, single.claim) == (b"b?", None)
 
 
 def test_what_was_given_to_nobody_may_be_claimed_by_the_next(
@@ -217,7 +221,7 @@ def test_an_end_is_stored_answered_and_acknowledged(
     assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
     for taken in found:  # the connection is closed before it is told
         worker.give_back(taken)
-        assert not worker.settle(taken)
+        assert not worker.settle_many([taken])
     assert waiting(root, "q") == []
 
 
@@ -312,11 +316,10 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
     opened: Opened, root: Path, inotify: bool
 ) -> None:
     store = opened(inotify=inotify)
-    store.declare_queue("mine")
-    store.own("mine")
+    store.declare_queue("mine", owned=True)
     store.watch("mine")
     for data in (b"a", b"b", b"c"):
-        store.put("mine", 0, data)
+        put_raw(store, data, "mine")
 
     def found() -> list[tuple[bytes, bool, Taken]]:
         for view in store._arrivals.views.values():
@@ -326,29 +329,27 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
 
     first, second, third = found()
     assert [first[:2], second[:2], third[:2]] == [(b"a", False), (b"b", False), (b"c", False)]
-    assert found() == [] and store.take("mine") is None
-    assert store.settle(first[2]) and not store.settle(first[2])
+    assert found() == []
+    assert store.settle_many([first[2]]) and not store.settle_many([first[2]])
     store.give_back(second[2])
     store.give_back(third[2], delivered=False)
     again = found()
     assert [one[:2] for one in again] == [(b"b", True), (b"c", False)]
     store.discard(again[0][2], "it is damaged")
-    assert store.settle(again[1][2])
+    assert store.settle_many([again[1][2]])
     assert found() == [] and waiting(root, "mine") == [] and not store._held
 
 
 def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
     """Without another look at the folder, which may be half a minute away."""
     store = opened()
-    store.declare_queue("mine")
-    store.own("mine")
+    store.declare_queue("mine", owned=True)
     store.watch("mine")
-    store.put("mine", 0, b"a")
+    put_raw(store, b"a", "mine")
     store.refresh()
     for delivered in (False, True, True):
-        taken = store.take("mine")
-        assert taken is not None
+        ((_, taken),) = store.take_many([(1, ["mine"])])
         store._arrivals.views["mine"].listed = float("inf")
         store.give_back(taken, delivered=delivered)
         store.refresh()
-    assert store.take("mine") is not None
+    assert store.take_many([(1, ["mine"])])

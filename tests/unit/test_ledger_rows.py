@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -52,10 +53,10 @@ class Away(memory.MemoryLedger):
 
     why: str | None = None
 
-    def state(self, id: str) -> ledgers.Row | None:
+    def _states(self, ids: Sequence[str]) -> list[ledgers.Row | exc.LedgerFailure | None]:
         if self.why is not None:
-            raise exc.LedgerFailure(f"{self.why}: {id}")
-        return super().state(id)
+            return [exc.LedgerFailure(f"{self.why}: {id}") for id in ids]
+        return super()._states(ids)
 
 
 def test_a_ledger_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from wbengine import engines, retry, states, task
-from wbengine.listeners import _picture, _tally, progress
+from wbengine.listeners import _tally, progress
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.runtime import compiler
 from wbengine.types import failure as ft
@@ -48,7 +48,7 @@ class Shown:
         self.bytes = io.BytesIO()
         file = io.TextIOWrapper(self.bytes, encoding=encoding, write_through=True)
         self.console = Console(file=file, width=120)
-        self.picture = _picture.Picture(self.tally, self.console)
+        self.picture = progress.Picture(self.tally, self.console)
         self.encoding = encoding
 
     def tell(self, state: str, *names: str, result: Any = None) -> None:

@@ -28,7 +28,7 @@ class Side(Proxy):
         handler = dispatcher.Handler(lambda data, message: self.got.append(data["n"]))
         url = f"memory://{uuid.uuid4().hex}"
         super().__init__("me", "x", {"TEST": handler}, url=url)
-        self.take_from(["q"], 2)
+        self.consumer.take_from(["q"], 2)
 
     def say(self, number: int, to: str = "me") -> None:
         self.send(OutgoingMessage(env.Envelope("TEST", {"n": number}, routing_key=to), ECHO))
@@ -46,12 +46,11 @@ def side() -> Iterator[Side]:
 
 
 def test_a_message_without_a_place_lets_all_be_declared_again(side: Side) -> None:
-    with side.target.connect() as operator:
-        channel = operator.channel()
+    with side.target.open() as operator:
         for name in ("me", "q"):
-            channel.queue_unbind(name, "x", name)
+            operator.unbind("x", name, name)
         side.say(1)
-        until(lambda: {"me", "q"} <= {bound for bound, _, _ in channel.list_bindings()})
+        until(lambda: {"me", "q"} <= {bound for bound, _, _ in operator.bindings()})
     side.say(2)
     side.say(3, "q")
     until(lambda: sorted(side.got) == [2, 3])
@@ -59,15 +58,15 @@ def test_a_message_without_a_place_lets_all_be_declared_again(side: Side) -> Non
 
 def test_but_not_for_each_of_many(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     declared: list[int] = []
-    receiver = side._receiver
+    receiver = side.consumer._receiver
     assert receiver is not None
-    before = receiver._declare_own
+    before = receiver._declare
 
     def declare() -> None:
         declared.append(number)
         before()
 
-    receiver._declare_own = declare  # type: ignore[method-assign]
+    receiver._declare = declare  # type: ignore[method-assign]
     monkeypatch.setattr(receivers, "DECLARE_PAUSE", 3600.0)
     for number in range(1, 100):
         side.say(number, "nobody")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import queue
@@ -16,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from tests.unit.pool_calls import (
+    accept,
     asleep,
     blocked,
     busy,
@@ -376,6 +379,25 @@ def test_one_that_obeys_in_time_is_not_killed(processes: Any) -> None:
         assert box.get() == "obeyed"
         assert pid in serving(processes)
         assert len(timers.of_process()) <= before, "it is still to be killed when the grace is over"
+
+
+def test_a_child_that_reads_nothing_holds_up_nobody_who_cancels() -> None:
+    """It is stopped while a large call is on its way to it; the hard limit ends it all the same."""
+    box, hard = Box(), limits.TimeLimit(hard=1.0)
+    with pools.ProcessPool(1) as pool:
+        pid, before = submit(pool, quick), len(timers.of_process())
+        os.kill(pid, signal.SIGSTOP)
+        call = pool.submit(accept, (b"x" * 64 * MIB,), box, limit=hard)
+        until(lambda: len(timers.of_process()) > before)
+        cancelling = threading.Thread(target=call.cancel)
+        cancelling.start()
+        try:
+            cancelling.join(WAIT)
+            assert not cancelling.is_alive()
+            box.failure(exceptions.Cancelled)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_child_makes_no_more_calls_than_it_may() -> None:

@@ -41,6 +41,7 @@ from tests.unit.pool_calls import (
     leave,
     leave_behind,
     leave_heir,
+    limit_memory,
     open_sockets,
     set_mark,
     strange,
@@ -51,7 +52,7 @@ from tests.unit.pool_calls import (
     whoami,
 )
 from wbengine import exceptions, pools
-from wbengine.concurrency import process_pool
+from wbengine.concurrency import limits, process_pool
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
 
@@ -393,6 +394,27 @@ def test_a_child_that_dies_idle_costs_no_call(process: Any) -> None:
     os.close(fd)
     process.submit(whoami, (), box)
     assert box.get() not in (first, os.getpid())
+
+
+def test_child_that_lacks_memory_for_a_call_holds_up_nobody(process: Any) -> None:
+    """It ends; the call is lost, or another child makes it."""
+    box = Box()
+    process.submit(limit_memory, (100_000_000,), box)
+    assert box.get() is None
+    process.submit(accept, (b"x" * 150_000_000,), box)
+    box.get()
+    process.submit(whoami, (), box)
+    assert box.get() != os.getpid()
+
+
+def test_child_that_is_killed_while_it_is_given_a_call_ends_it(process: Any) -> None:
+    """The call took longer than it may; it is not begun anew."""
+    box = Box()
+    process.submit(whoami, (), box)
+    os.kill(box.get(), signal.SIGSTOP)
+    limit = limits.TimeLimit(None, 0.5)
+    process.submit(accept, (b"x" * 1_000_000,), box, limit=limit)
+    assert box.failure().check(exceptions.TimeLimitExceeded)
 
 
 def test_kill_ends_running_calls(door: Door) -> None:

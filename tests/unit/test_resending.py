@@ -237,7 +237,9 @@ def test_time_alone_sends_nothing_again() -> None:
         bench = Fleeting(ledger=ledger, timeout=None)
         entry = bench.pending(kind=Again)
         for minute in range(60):
-            assert bench.recovery.review(T0 + 60 * minute) == []
+            for effect in bench.recovery.review(T0 + 60 * minute):
+                assert effect == fx.Inspect(entry) and ledger is not None  # it does no harm
+                assert bench.row(entry, ledgers.ROW_OPEN, T0 + 60 * minute) == []
             assert bench.tracker.tick(T0 + 60 * minute) == []
         assert (entry.epoch, entry.state) == (1, pr.PENDING)
 
@@ -316,8 +318,24 @@ def test_of_a_long_line_the_front_is_looked_at_and_what_was_passed() -> None:
     assert bench.lose("w2") == [fx.Inspect(entry, "w2") for entry in line[:-1]]
 
 
+def test_row_in_front_of_a_line_that_stands_still_is_looked_at() -> None:
+    """A slot seems free: its worker may have died as soon as it had claimed the request."""
+    bench = Fleeting()
+    bench.fleet.set("q", 4, 2)
+    front, second, _ = bench.pending(), bench.pending(), bench.pending()
+    assert bench.recovery.review(T0 + recovery.STANDSTILL) == []
+    now = T0 + recovery.STANDSTILL + 1
+    assert bench.recovery.review(now) == [fx.Inspect(front), fx.Inspect(second)]
+    assert bench.row(front, ledgers.ROW_OPEN, now) == []
+    bench.row(second, ledgers.ROW_CLAIMED, now, holder="w9", silence=6.0)
+    assert (second.state, second.worker) == (pr.RUNNING, "w9")
+    bench.fleet.set("q", 4, 0)
+    assert bench.recovery.review(now + 60) == []
+
+
 def test_what_stands_behind_and_was_taken_long_ago_says_nothing() -> None:
     bench = Fleeting()
+    bench.fleet.set("q", 1, 0)
     left, before, behind = bench.pending(), bench.pending(), bench.pending()
     bench.answer(behind, pr.RUNNING, {}, now=T0 + 5)
     left.sent_at = before.sent_at = T0 + 6  # they were sent again
@@ -374,8 +392,11 @@ def test_2000_requests_of_10_seconds_on_4_slots() -> None:
     def apply(effects: list[fx.Effect]) -> None:
         nonlocal ended
         for effect in effects:
-            assert not isinstance(effect, fx.Inspect | fx.Revoke | fx.Reopen | fx.Ask), effect
-            if isinstance(effect, fx.Dispatch):
+            assert not isinstance(effect, fx.Revoke | fx.Reopen | fx.Ask), effect
+            if isinstance(effect, fx.Inspect):
+                seen = Seen(ledgers.ROW_OPEN, epoch=effect.tracked.epoch)
+                assert bench.recovery.on_row(effect.tracked, seen, now) == []
+            elif isinstance(effect, fx.Dispatch):
                 effect.tracked.opened, effect.tracked.sent_at = True, now
                 broker.append(effect)
             elif isinstance(effect, fx.Settle):

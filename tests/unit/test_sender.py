@@ -23,7 +23,7 @@ def place() -> Iterator[Place]:
     made = Place()
     yield made
     made.sender.stop()
-    made.reader.release()
+    made.reader.broker.release()
 
 
 def test_in_order_except_for_the_urgent(place: Place) -> None:
@@ -73,7 +73,7 @@ def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None
 
 def test_a_lost_connection_delays_but_loses_nothing(place: Place) -> None:
     tries: list[int] = []
-    lost: type[Exception] = place.reader.recoverable_connection_errors[0]
+    lost: type[Exception] = place.reader.broker.recoverable_connection_errors[0]
 
     def flaky() -> bool:
         tries.append(1)
@@ -127,16 +127,15 @@ def test_a_connection_that_is_lost_in_the_midst_of_publishing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is published again, unless it wants to be told that nobody knows."""
-    lost = place.reader.recoverable_connection_errors[0]
     fails = [False, True]
-    publish = memory.MemoryStore.publish
+    put = memory.MemoryBroker.put
 
     def flaky(self: Any, *args: Any, **options: Any) -> bool:
         if fails and fails.pop(0):
-            raise lost("gone")
-        return publish(self, *args, **options)
+            raise ConnectionResetError("gone")
+        return put(self, *args, **options)
 
-    monkeypatch.setattr(memory.MemoryStore, "publish", flaky)
+    monkeypatch.setattr(memory.MemoryBroker, "put", flaky)
     told: list[str] = []
     place.put(1)
     place.put(2, after=lambda: told.append("after"), uncertain=lambda: told.append("uncertain"))

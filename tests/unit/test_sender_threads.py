@@ -26,7 +26,7 @@ def place() -> Iterator[Place]:
     asleep(made)
     yield made
     made.sender.stop()
-    made.reader.release()
+    made.reader.broker.release()
 
 
 def now(place: Place, number: Any, **options: Any) -> OutgoingMessage:
@@ -96,7 +96,7 @@ def test_who_is_interrupted_leaves_it_to_the_sender(place: Place) -> None:
 
 def test_a_loss_is_repaired_by_the_sender(place: Place) -> None:
     place.arrived()
-    lost: type[Exception] = place.reader.recoverable_connection_errors[0]
+    lost: type[Exception] = place.reader.broker.recoverable_connection_errors[0]
     tries: list[str] = []
 
     def flaky() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.types import codec
 from wbengine.types.failure import Failure
 
 LEDGER = "ledger-1"
@@ -31,6 +33,7 @@ class Bench:
     def __init__(
         self, limit: int = 10_000, ledger: str | None = LEDGER, slots: int = 2, **options: Any
     ) -> None:
+        self._ledger = ledger
         self.server = server.Server(
             "w1",
             {"t": "t.abc", "u": "u.abc"},
@@ -57,6 +60,9 @@ class Bench:
         **body: Any,
     ) -> list[server.Effect]:
         headers: dict[str, Any] = dict(more or {})
+        without = (ledger is None or not ours) and env.WBE_LEDGER not in headers
+        if self.server.ledger != (wanted := None if without else self._ledger):
+            self.server.ledger = wanted  # as of an engine without
         if ours:
             headers |= {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: epoch}
             if ledger is not None:
@@ -305,6 +311,35 @@ def test_arguments_that_can_not_be_read() -> None:
     refusal(refused(Bench(), arguments={"x": {"$wbe": "nonsense"}}), exc.InvalidFormat)
 
 
+@codec.allow
+class Noted(enum.Enum):
+    """Notes each value that is read and is none of its own."""
+
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Noted:
+        READ.append(value)
+        return cls.ONE
+
+
+READ: list[object] = []
+
+
+def test_arguments_are_read_only_by_who_is_granted_the_request() -> None:
+    """Reading them may kill: it counts as the end of a worker that had the request."""
+    READ.clear()
+    argument = {"x": {"$wbe": "enum", "c": f"{__name__}.Noted", "n": "poison"}}
+    bench = Bench()
+    refused(bench, task_cls=JOB + "s", arguments=argument)
+    refusal(bench.request(ledger=None, redelivered=True, arguments=argument), exc.WorkerLost)
+    (claim,) = bench.request(id="id-2", arguments=argument)
+    assert isinstance(claim, server.Claim)
+    assert READ == []
+    bench.server.on_claim(claim.job, ledgers.Claim(ledgers.GRANTED, 1))
+    assert READ == ["poison"]
+
+
 def test_a_version_of_the_future() -> None:
     bench = Bench()
     assert bench.granted(more={env.WBE_VERSION: "1"})
@@ -320,6 +355,19 @@ def test_a_ledger_that_it_does_not_hold(named: Any, held: str | None) -> None:
     text = refusal(effects, exc.NotFound)
     assert str(named) in text
     assert str(held or "none") in text
+    assert bench.server.running == 0
+
+
+@pytest.mark.parametrize("headers", [{}, {env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: 1}])
+def test_worker_with_a_ledger_refuses_request_without_a_row(headers: dict[str, Any]) -> None:
+    """Nothing would know whether it was run before."""
+    bench = Bench()
+    body = {"action": "execute", "arguments": {"x": 1}, "task_cls": JOB, "task_name": "job"}
+    request = env.Envelope(
+        pr.REQUEST, body, correlation_id="id-1", reply_to="engine", headers=headers
+    )
+    text = refusal(bench.server.on_request(request, "receipt"), exc.NotFound)
+    assert "the request has no row in a ledger" in text and "its ledger ledger-1 grants" in text
     assert bench.server.running == 0
 
 

@@ -33,18 +33,18 @@ class Side(proxy.Proxy):
 
     def __init__(self) -> None:
         super().__init__("me", "x", url="amqp://localhost")
-        self.take_from(["q"], 2)
-        assert isinstance(self._work, prefetcher.AmqpPrefetcher)
-        self.work = self._work
+        self.consumer.take_from(["q"], 2)
+        assert isinstance(self.consumer.work, prefetcher.AmqpPrefetcher)
+        self.work = self.consumer.work
         self.work.channel = Broken()
         self.messages = [Delivered(), Delivered()]
         self.work.held.update(dict.fromkeys(self.messages, 0.0))
 
     def turn(self) -> None:
         """What a consumer's thread does, on one connection after the other."""
-        while self._soon:
+        while self.consumer._soon:
             with contextlib.suppress(ConnectionResetError):
-                self._soon.popleft()()
+                self.consumer._soon.popleft()()
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def side() -> Side:
 
 
 def test_all_that_was_answered_together_leaves_its_slots(side: Side) -> None:
-    side.ack_many(side.messages)
+    side.consumer.ack_many(side.messages)
     side.turn()
     assert side.work.held == {}
 
@@ -61,7 +61,7 @@ def test_all_that_was_answered_together_leaves_its_slots(side: Side) -> None:
 def test_whoever_waits_for_what_goes_back_is_told(side: Side) -> None:
     told: list[int] = []
     for number, message in enumerate(side.messages):
-        side.requeue(message, lambda n=number: told.append(n))
+        side.consumer.requeue(message, lambda n=number: told.append(n))
     side.turn()
     assert told == [0, 1]
     assert side.work.held == {}

@@ -17,40 +17,6 @@ def request(number: int = 1, state: Any = "finished", **more: Any) -> snapshots.
     )
 
 
-def test_a_history_keeps_the_last_ones() -> None:
-    history = snapshots.History(3)
-    for number in range(5):
-        history.add(request(number, "failed" if number % 2 else "finished"))
-    assert [one.id for one in history] == ["id-2", "id-3", "id-4"]
-    assert len(history) == 3
-
-
-def test_a_history_may_grow_while_it_is_read() -> None:
-    history = snapshots.History()
-    history.add(request(1))
-    for _ in history:
-        history.add(request(2))
-    assert len(history) == 2
-
-
-def test_a_history_may_be_of_nothing() -> None:
-    history = snapshots.History(0)
-    history.add(request())
-    assert list(history) == []
-
-
-@pytest.mark.parametrize("most", [-1, 1.5, None, True])
-def test_a_history_of_an_odd_length(most: Any) -> None:
-    with pytest.raises(ValueError, match="whole number"):
-        snapshots.History(most)
-
-
-@pytest.mark.parametrize("state", ["queued", "started", "deferred"])
-def test_what_did_not_end_is_no_history(state: Any) -> None:
-    with pytest.raises(ValueError, match=f"id-1 is {state}"):
-        snapshots.History().add(request(state=state))
-
-
 @pytest.mark.parametrize(
     ("started", "ended", "runtime"),
     [(1.0, 3.5, 2.5), (3.0, 1.0, 0.0), (None, 3.0, None), (1.0, None, None)],

@@ -249,7 +249,11 @@ def test_older_and_newer_layouts_are_refused(
     path: Path, backend: sql.SQLBackend, damage: Damage
 ) -> None:
     """Older ones until `upgrade` is called; nothing is changed without being asked."""
-    for revision, words in [("0001", r"0001, 0004 is wanted.*upgrade\(\)"), ("0999", "newer")]:
+    for revision, words in [
+        ("0002", r"0002, which this version cannot upgrade: .*flow export"),
+        ("0003", r"0003, 0005 is wanted.*upgrade\(\)"),
+        ("0999", "newer"),
+    ]:
         damage("UPDATE wbe_alembic_version SET version_num = ?", revision)
         with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as fresh:
             _refuses_everything(fresh.get_connection(), words)

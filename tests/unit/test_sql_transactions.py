@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import re
+import sqlite3
 import threading
 import traceback
 from collections.abc import Iterator
@@ -45,6 +49,59 @@ def test_sqlite_is_set_up(engine: sa.Engine) -> None:
     for pragma, value in [("foreign_keys", 1), ("journal_mode", "wal"), ("synchronous", 2)]:
         found = _sql.transact(engine, "Asking", execute(f"PRAGMA {pragma}"), write=False)
         assert found == [(value,)], pragma
+
+
+def test_interrupted_lease_leaves_later_turns_durable(engine: sa.Engine) -> None:
+    """What need not survive by itself is written without a sync, and only that."""
+
+    def interrupted(connection: sa.Connection) -> None:
+        assert execute("PRAGMA synchronous")(connection) == [(1,)]
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            _sql.transact(engine, "Taking", interrupted, durable=False)
+        found = _sql.turn(engine, "Saving", lambda it: it.execute("PRAGMA synchronous").fetchall())
+        assert found == [(2,)]
+
+
+def test_postgresql_does_not_wait_for_the_disk_where_it_need_not(postgresql_url: str) -> None:
+    """For a lease, say; and what is written next is durable again."""
+    made = _sql.make_engine(postgresql_url)
+    try:
+        for durable, level in [(True, "on"), (False, "off"), (True, "on")]:
+            found = _sql.transact(
+                made, "Asking", execute("SHOW synchronous_commit"), durable=durable
+            )
+            assert found == [(level,)]
+    finally:
+        made.dispose()
+
+
+def test_interrupted_turn_is_not_written_later(engine: sa.Engine) -> None:
+    """Others may have written since, and nobody waits for it any more."""
+
+    def interrupted(driver: Any) -> None:
+        seen.append(driver)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    seen: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        _sql.turn(engine, "Saving", interrupted)
+    _sql.turn(engine, "Saving", lambda it: it.execute("SELECT 1"))
+    assert len(seen) == 1
+
+
+def test_file_to_wait_at_that_cannot_be_opened_is_named(engine: sa.Engine) -> None:
+    path = f"{engine.url.database}-queue"
+    os.mkdir(path)
+    with contextlib.closing(sqlite3.connect(str(engine.url.database))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        told = f"Saving failed: other processes write, and {path} cannot be used to wait"
+        for save in (_sql.transact, _sql.turn):
+            with pytest.raises(exceptions.StorageFailure, match=re.escape(told)):
+                save(engine, "Saving", lambda it: it.execute("SELECT 1"))  # type: ignore[operator]
 
 
 def test_what_is_raised_undoes_it(engine: sa.Engine) -> None:

@@ -1,4 +1,4 @@
-"""Heads of messages: written in parts or as a whole, and read, with and without orjson."""
+"""Heads of messages: written and read, with and without orjson."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kombu.transport import base
 
 from tests.support.values import same
 from wbengine import _json_text
@@ -34,35 +33,18 @@ SENT = st.builds(
 )
 
 
-def prepared(sent: env.Envelope) -> dict[str, Any]:
-    """As kombu's producer prepares it."""
-    return {
-        "body": sent.encoded,
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": sent.headers,
-        "properties": {
-            "type": sent.type,
-            "correlation_id": sent.correlation_id,
-            "reply_to": sent.reply_to,
-            "delivery_mode": 2,
-            "priority": sent.priority,
-            "delivery_info": {},
-        },
-    }
-
-
 def read(data: bytes) -> _envelope.Message:
-    return _envelope.Message.from_bytes(data, None, 7, "consumer", again=True)
+    return _envelope.Message(data, None, 7, again=True)
 
 
 @given(SENT, TEXT)
-def test_in_parts_or_as_a_whole_it_is_the_same_message(sent: env.Envelope, exchange: str) -> None:
-    whole = _envelope.encode(prepared(sent), exchange, sent.routing_key)
-    found, expected = read(_envelope.seal(sent, exchange)), read(whole)
-    for name in ("headers", "properties", "delivery_info", "body", "content_type"):
-        assert same(getattr(found, name), getattr(expected, name)), name
-    assert (found.headers, found.body) == (sent.headers, sent.encoded)
+def test_message_is_read_as_it_was_laid_out(sent: env.Envelope, exchange: str) -> None:
+    found = read(_envelope.seal(sent, exchange))
+    assert same(found.headers, sent.headers) and found.body == sent.encoded
+    for name in ("type", "correlation_id", "reply_to"):
+        assert found.properties[name] == getattr(sent, name)
+    assert found.delivery_info["routing_key"] == sent.routing_key
+    assert found.delivery_info["redelivered"] is True
     assert found.delivery_info["exchange"] == exchange
     assert found.properties["priority"] == sent.priority
 
@@ -72,8 +54,6 @@ def test_headers_that_are_no_json_are_refused(headers: dict[str, Any]) -> None:
     sent = env.Envelope("RESPONSE", {}, headers=headers)
     with pytest.raises(ValueError):
         _envelope.seal(sent, "x")
-    with pytest.raises(ValueError):
-        _envelope.encode(prepared(sent), "x", "")
 
 
 def test_too_large_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,39 +61,6 @@ def test_too_large_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(_envelope, "LIMIT", len(_envelope.seal(sent, "x")) - 1)
     with pytest.raises(exc.TooLarge):
         _envelope.seal(sent, "x")
-
-
-@pytest.mark.parametrize(
-    ("kind", "coding"),
-    [("application/json", "utf-8"), ("text/plain", "utf-8"), (None, None), ("a/b", "binary")],
-)
-def test_content_types_come_back(kind: str | None, coding: str | None) -> None:
-    message = {**prepared(env.Envelope("X", {})), "content-type": kind, "content-encoding": coding}
-    data = _envelope.encode(message, "x", "k")
-    assert (b"content-type" in data) is (kind != "application/json")
-    found = read(data)
-    assert (found.content_type, found.content_encoding) == (kind, coding)
-
-
-def test_it_is_all_that_kombus_message_is() -> None:
-    """It is made without kombu's constructor: whatever that sets has to be there."""
-    data = _envelope.seal(env.Envelope("X", {"a": 1}, headers={"h": 1}), "x")
-    found = read(data)
-    plain = base.Message(
-        body=found.body,
-        channel=None,
-        delivery_tag=7,
-        content_type="application/json",
-        content_encoding="utf-8",
-        headers=found.headers,
-        properties=found.properties,
-        delivery_info=found.delivery_info,
-    )
-    slots = {name for cls in base.Message.__mro__ for name in getattr(cls, "__slots__", ())}
-    for name in (slots | vars(plain).keys()) - {"__dict__", "errors"}:
-        assert getattr(found, name) == getattr(plain, name), name
-    assert not found.errors and not plain.errors
-    assert found.payload == {"a": 1}
 
 
 HEADS = [

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
 
-import kombu
 import pytest
 
+from tests.seams.transports import body, connection
 from tests.support import fresh
 from tests.support.workers import until
 from tests.unit import descriptors
-from wbengine.transports import _arrivals, _files, filesystem, resolve
+from wbengine.transports import _arrivals, _files, filesystem
 
 
 @pytest.fixture
@@ -26,14 +27,14 @@ def connect(root):
     opened = []
 
     def make(**options):
-        connection = resolve(f"filesystem://{root}", None, options).connect()
-        opened.append(connection)
-        connection.connect()
-        return connection
+        made = connection(f"filesystem://{root}", **options)
+        opened.append(made)
+        made.connect()
+        return made
 
     yield make
-    for connection in opened:
-        connection.release()
+    for each in opened:
+        each.release()
 
 
 def _old(path, seconds):
@@ -49,10 +50,8 @@ def _declare(connection):
     return channel
 
 
-def _publish(channel, body):
-    return kombu.Producer(channel, auto_declare=False).publish(
-        body, exchange="ex", routing_key="k", serializer="json"
-    )
+def _publish(channel, sent):
+    return channel.publish(sent)
 
 
 def test_closing_leaves_no_trace(root, connect):
@@ -126,7 +125,7 @@ def test_a_forked_child_has_no_spares_at_hand(tmp_path):
 
 def test_bindings_are_read_only_when_they_changed(root, connect, monkeypatch):
     channel = _declare(connect())
-    tree = channel._store._out
+    tree = channel.broker._out
     until(lambda: tree._bindings_of("ex").settled)
     listed = []
     listdir = os.listdir
@@ -140,11 +139,11 @@ def test_a_binding_made_within_one_tick_of_the_clock_is_seen(root, connect):
     channel = _declare(connect())
     folder = root / "exchanges" / "ex"
     channel.queue_declare(queue="r")
-    assert channel._store.route("ex", "late") == ()
+    assert channel.broker._out.route("ex", "late") == ()
     before = os.stat(folder).st_mtime_ns
     channel.queue_bind("r", "ex", "late")
     os.utime(folder, ns=(before, before))
-    assert channel._store.route("ex", "late") == ("r",)
+    assert channel.broker._out.route("ex", "late") == ("r",)
 
 
 def test_unused_queues_expire(root, connect):
@@ -161,7 +160,7 @@ def test_unused_queues_expire(root, connect):
     _old(root / "swept", 3700)
     channel = connect().channel()
     assert os.listdir(root / "queues") == ["used"]
-    assert list(channel.list_bindings()) == []
+    assert list(channel.broker.bindings()) == []
 
 
 def test_a_jump_of_the_clock_is_no_reason_to_remove_queues(root, connect):
@@ -212,7 +211,7 @@ def test_swept_private_file_is_written_again(root, connect, monkeypatch):
     monkeypatch.setattr(os, "rename", lose_once)
     assert _publish(channel, "again")
     assert lost
-    assert channel.basic_get("q").decode() == "again"
+    assert body(channel.basic_get("q")) == "again"
 
 
 def test_orphaned_claims_without_holder_come_back(root, connect):
@@ -233,8 +232,8 @@ def test_orphaned_claims_without_holder_come_back(root, connect):
 
 OWNER = """
 import signal, sys
-from wbengine.transports import resolve
-channel = resolve(sys.argv[1]).connect().channel()
+from tests.seams.transports import connection
+channel = connection(sys.argv[1]).channel()
 channel.queue_declare(queue="own", exclusive=True)
 channel.queue_bind("own", "ex", "own")
 print("declared", flush=True)
@@ -276,14 +275,14 @@ def test_a_forked_child_that_closes_takes_nothing_from_its_parent(root, connect)
         os._exit(0)
     os.waitpid(child, 0)
     _publish(channel, 1)
-    assert channel.basic_get("q").decode() == 1
+    assert body(channel.basic_get("q")) == 1
     assert len(os.listdir(root / "claims")) == len(os.listdir(root / "holders")) == 1
 
 
 FORKER = """
 import os, signal, sys
-from wbengine.transports import resolve
-connection = resolve(sys.argv[1]).connect()
+from tests.seams.transports import connection
+connection = connection(sys.argv[1])
 message = connection.channel().basic_get("q")
 assert message is not None
 if not os.fork():  # the child tells: it has closed its copy by then
@@ -303,7 +302,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(root, connect):
             parent.kill()
             parent.wait()
             connect()  # sweeps
-            assert channel.basic_get("q").decode() == "held"
+            assert body(channel.basic_get("q")) == "held"
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -377,3 +376,26 @@ def test_connections_do_not_leak_descriptors(root, connect):
     channel.basic_get("q")
     connection.release()
     assert opened() == set()
+
+
+def test_without_descriptors_nothing_is_put_aside(root, connect):
+    """What cannot be read for want of them may be fine: somebody takes it later."""
+    connection = connect()
+    channel = _declare(connection)
+    for number in range(3):
+        _publish(channel, number)
+    channel.basic_get("q").ack()  # so that it has all it keeps open
+    channel.broker.watch("q")
+    assert channel.broker.refresh() == 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            channel.broker.take_many([(1, ("q",))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not (root / "rejected").exists() or os.listdir(root / "rejected") == []
+    channel.broker.unwatch("q")
+    assert [body(channel.basic_get("q")) for _ in range(2)] == [1, 2]

@@ -69,7 +69,7 @@ def test_no_pattern_is_slow():
 
 
 def test_table_memory_is_bounded():
-    table = _routing.Table("topic", [("#", "q")])
+    table = _routing.Table([("#", "q")])
     for number in range(3 * _routing._MEMO_LIMIT):
         assert table.route(str(number)) == ("q",)
     assert len(table._memo) <= _routing._MEMO_LIMIT

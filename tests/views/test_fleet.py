@@ -174,9 +174,9 @@ def test_who_is_gone_does_not_answer(near: str) -> None:
         looking.workers(least=1, wait=30)
         one.suspend()
         # Nobody takes its messages any more, and it could not say so.
-        one._proxy._stopping.set()
-        one._proxy._ring()
-        until(lambda: one._proxy.ended)
+        one._proxy.consumer._stopping.set()
+        one._proxy.consumer._ring()
+        until(lambda: one._proxy.consumer.ended)
         (told,) = looking.ping(timeout=0.2)
         assert told == fleets.PingView(one.identity, None, None)
 

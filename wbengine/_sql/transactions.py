@@ -23,6 +23,7 @@ LOG: Final = logging.getLogger(__name__)
 #: How often a transaction is tried that the server undid because of another one.
 _TRIES: Final = 8
 _WAIT: Final = tenacity.wait_exponential(multiplier=0.1, max=2)
+_NO_SYNC: Final = sa.text("SET LOCAL synchronous_commit = off")
 _CONFLICT_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.005, max=0.2)
 
 
@@ -38,10 +39,11 @@ def transact(
     """Run `work` in a transaction, and commit; what it raises undoes it, and goes through.
 
     One that only reads sees one moment of the database.  One that need not be `durable` may be lost
-    when the host dies, as long as nothing else was written after it: sqlite does not wait for the
-    disk then.  `work` is called again when the server undid the transaction because of another one.
-    When the connection is lost while the commit is under way, the failure does not say whether it
-    took place: `work` should be such that doing it again does no harm.
+    when the database's host dies, as long as nothing else was written after it: sqlite and
+    PostgreSQL do not wait for the disk then.  `work` is called again when the server undid the
+    transaction because of another one.  When the connection is lost while the commit is under way,
+    the failure does not say whether it took place: `work` should be such that doing it again does
+    no harm.
 
     :raises StorageFailure: (or `kind`) the database cannot be reached, or says no; in one line that
         begins with `what` (was being done).
@@ -64,18 +66,24 @@ def transact(
         return done
 
 
-def turn(engine: sa.Engine, what: str, work: Callable[[sqlite3.Connection], _T]) -> _T:
+def turn(
+    engine: sa.Engine,
+    what: str,
+    work: Callable[[sqlite3.Connection], _T],
+    *,
+    is_statement: bool = False,
+) -> _T:
     """Run `work` on the driver's own connection, in a transaction that other threads' turns share.
 
     For the one transaction that there are many of, on a database that has a writer (`writer_of`).
-    Other threads may run `work`, and more than once.
+    Other threads may run `work`, and more than once.  `is_statement`: it executes a single one.
 
     :raises StorageFailure: as `transact` does.
     """
     writer = engines.writer_of(engine)
     assert writer is not None
     with errors.failures(what, place=engine.url.database):
-        return writer.turn(functools.partial(_connected, engine), work)
+        return writer.turn(functools.partial(_connected, engine), work, is_statement)
 
 
 def at_once(
@@ -107,6 +115,8 @@ def _once(engine: sa.Engine, work: Callable[[sa.Connection], _T], write: bool, d
             connection.execution_options(isolation_level=level)
         transaction = connection.begin()
         try:
+            if not durable and engine.dialect.name == dialects.POSTGRESQL:
+                connection.execute(_NO_SYNC)
             done = work(connection)
             transaction.commit()
         except BaseException:

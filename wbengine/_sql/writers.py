@@ -2,8 +2,8 @@
 
 sqlite lets one connection write at a time.  The threads of a process queue for ours, and the thread
 that has it does what others wait with, too: their turns become one transaction, and one sync of the
-disk.  Processes try at once; one that finds the file busy queues at a lock file beside it, for
-sqlite's own way of waiting starves some of them.
+disk.  Processes try at once; one that finds the file busy queues at a lock file beside it, until a
+turn is written, or a transaction begun: sqlite's own way of waiting starves some of them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PATIENCE: Final = 30.0
 _QUEUE_PATIENCE: Final = 1.0
 #: So often it looks whether the process that writes is stopped; users are told of it within 2 s.
 _LOOK: Final = 0.5
-#: So long after it had to wait a writer goes to the queue at once, and overtakes nobody.
-_POLITE: Final = 0.1
-_PAUSE: Final = 0.0002
+#: So often the head of the queue tries: a turn takes some tenths of a millisecond.
+_PAUSE: Final = 0.00005
+#: So often the others look whether they are the head.
 _QUEUE_PAUSE: Final = 0.001
 #: In the index of a WAL (the file '-shm') its writer has a lock on this byte.
 _WRITE_LOCK_BYTE: Final = 120
@@ -46,13 +46,17 @@ _WRITE_LOCK_BYTE: Final = 120
 class _Turn:
     """What a thread waits with until it is written."""
 
-    __slots__ = ("done", "error", "result", "work")
+    __slots__ = ("done", "error", "is_statement", "result", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], Any]) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], Any], is_statement: bool) -> None:
         self.work: Final = work
+        self.is_statement: Final = is_statement
         self.done = False
         self.result: Any = None
         self.error: Exception | None = None
+
+    def execute(self, driver: sqlite3.Connection) -> None:
+        self.result = self.work(driver)
 
 
 class Writer:
@@ -66,7 +70,8 @@ class Writer:
         self._mutex = threading.Lock()
         self._turns: deque[_Turn] = deque()
         self._connection: sa.Connection | None = None
-        self._polite_until = 0.0
+        # Whether the connection waits for the disk at the end of each transaction.
+        self._is_durable = True
 
     def forget(self) -> sa.Connection | None:
         """In a child process: use the parent's connection no more; it must not be collected."""
@@ -98,35 +103,46 @@ class Writer:
             connection = self._opened(connect)
             try:
                 if not durable:
+                    self._is_durable = False  # before: whatever happens, the next one makes it so
                     _driver_of(connection).execute("PRAGMA synchronous = NORMAL")
                 with connection.begin():
                     return work(connection)
             finally:
                 self._check(connection)
-                if not durable and self._connection is not None:
-                    _driver_of(connection).execute("PRAGMA synchronous = FULL")
+                if self._connection is not None:
+                    self._wait_for_disk(connection)
 
     def turn(
-        self, connect: Callable[[], sa.Connection], work: Callable[[sqlite3.Connection], _T]
+        self,
+        connect: Callable[[], sa.Connection],
+        work: Callable[[sqlite3.Connection], _T],
+        is_statement: bool,
     ) -> _T:
         """`work` on the driver's connection, in a transaction that turns of other threads share.
 
         Other threads may call `work`, and more than once.  If it raises, all of the transaction is
-        undone, and each of its turns is tried alone.
+        undone, and each of its turns is tried alone.  One that `is_statement`, a single one, is a
+        transaction by itself when it is alone: then the file is not locked while this thread waits
+        for the interpreter.
         """
-        turn = _Turn(work)
+        turn = _Turn(work, is_statement)
         self._turns.append(turn)
-        with self._mutex:
-            if not turn.done:
-                self._write_waiting(connect)
+        try:
+            with self._mutex:
+                if not turn.done:
+                    self._write_waiting(connect)
+        except BaseException:  # an interruption: nobody waits for it any more
+            turn.done = True
+            raise
         if turn.error is not None:
             raise turn.error
         return turn.result  # type: ignore[no-any-return]
 
     def _write_waiting(self, connect: Callable[[], sa.Connection]) -> None:
-        turns = [self._turns.popleft() for _ in range(len(self._turns))]
+        every = [self._turns.popleft() for _ in range(len(self._turns))]
+        turns = [turn for turn in every if not turn.done]
         try:
-            if not self._try(connect, turns):
+            if turns and not self._try(connect, turns):
                 for turn in turns:
                     self._try(connect, [turn])
         finally:  # an interrupt is for this thread; the others do theirs themselves
@@ -148,10 +164,13 @@ class Writer:
         connection = self._opened(connect)
         driver = _driver_of(connection)
         try:
-            self.begin(connection)
-            for turn in turns:
-                turn.result = turn.work(driver)
-            driver.execute("COMMIT")
+            if len(turns) == 1 and turns[0].is_statement:
+                self._when_free(lambda: _tried(turns[0].execute, driver))
+            else:
+                self._when_free(lambda: _began(driver))
+                for turn in turns:
+                    turn.execute(driver)
+                driver.execute("COMMIT")
         except BaseException as error:
             if driver.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -167,8 +186,15 @@ class Writer:
             made = connect()
             made.detach()  # no reader gets it, for it does not wait for others
             _driver_of(made).execute("PRAGMA busy_timeout = 0")
-            self._connection = made
+            self._connection, self._is_durable = made, True
+        self._wait_for_disk(self._connection)
         return self._connection
+
+    def _wait_for_disk(self, connection: sa.Connection) -> None:
+        """From now on at the end of each transaction again."""
+        if not self._is_durable:
+            _driver_of(connection).execute("PRAGMA synchronous = FULL")
+            self._is_durable = True
 
     def _check(self, connection: sa.Connection) -> None:
         """Keep the connection only if it is as good as new."""
@@ -184,26 +210,42 @@ class Writer:
             text names it.
         """
         driver = _driver_of(connection)
-        if time.monotonic() >= self._polite_until and _began(driver):
+        try:
+            self._when_free(lambda: _began(driver))
+        except sqlite3.OperationalError as error:
+            raise sa.exc.OperationalError("BEGIN IMMEDIATE", None, error) from error
+        except sqlite3.Error as error:
+            raise sa.exc.DatabaseError("BEGIN IMMEDIATE", None, error) from error
+
+    def _when_free(self, attempt: Callable[[], bool]) -> None:
+        """`attempt` something until no other process writes."""
+        if attempt():
             return
         waiting = _Waiting(self._path)
-        with self._queue(waiting):
-            while not _began(driver):
+        with _queue(f"{self._path}-queue", waiting):
+            while not attempt():  # of who writes, and did not wait
                 waiting.look()
-                time.sleep(_PAUSE * (1 + random.random()))
-        self._polite_until = time.monotonic() + _POLITE
+                time.sleep(_PAUSE)
 
-    @contextlib.contextmanager
-    def _queue(self, waiting: _Waiting) -> Iterator[None]:
-        fd = os.open(f"{self._path}-queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            until = time.monotonic() + _QUEUE_PATIENCE
-            while not _locked(fd) and time.monotonic() < until:
-                waiting.look()
-                time.sleep(_QUEUE_PAUSE * (0.5 + random.random()))
-            yield
-        finally:
-            os.close(fd)
+
+@contextlib.contextmanager
+def _queue(path: str, waiting: _Waiting) -> Iterator[None]:
+    """Be the one that writes next, until the end; or, after a while, one of several."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _busy(
+            f"other processes write, and {path} cannot be used to wait for them"
+            f" ({error.strerror or error})"
+        ) from error
+    try:
+        until = time.monotonic() + _QUEUE_PATIENCE
+        while not _locked(fd) and time.monotonic() < until:
+            waiting.look()
+            time.sleep(_QUEUE_PAUSE * (0.5 + random.random()))
+        yield
+    finally:
+        os.close(fd)
 
 
 class _Waiting:
@@ -239,14 +281,17 @@ def _driver_of(connection: sa.Connection) -> sqlite3.Connection:
 
 
 def _began(driver: sqlite3.Connection) -> bool:
+    return _tried(lambda it: it.execute("BEGIN IMMEDIATE"), driver)
+
+
+def _tried(work: Callable[[sqlite3.Connection], object], driver: sqlite3.Connection) -> bool:
+    """Whether it is done; False: another process writes."""
     try:
-        driver.execute("BEGIN IMMEDIATE")
+        work(driver)
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             return False
-        raise sa.exc.OperationalError("BEGIN IMMEDIATE", None, error) from error
-    except sqlite3.Error as error:
-        raise sa.exc.DatabaseError("BEGIN IMMEDIATE", None, error) from error
+        raise
     return True
 
 

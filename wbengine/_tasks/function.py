@@ -12,35 +12,19 @@ from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
-#: Attributes of the class that are false unless they are given.
-_FLAGS: Final = ("cancel_on_revert", "detached")
+#: What `@task` sets on the class, by the words that it is given in, and what they are otherwise.
+_ATTRIBUTES: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
+    **dict.fromkeys(("backoff", "retry_on"), None),
+    **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
+    **dict.fromkeys(("priority", "retries"), 0),
+}
+#: The words that mean nothing to the constructor of an instance.
+_OWN: Final = (*_ATTRIBUTES, "name", "version", "revert")
 #: What `@task` passes on to the constructor of every instance.
-_OWN: Final = (
-    "provides",
-    "name",
-    "version",
-    "revert",
-    "priority",
-    "idempotent",
-    "local",
-    "timelimit",
-    "expires",
-    "eta",
-    "retries",
-    "backoff",
-    "retry_on",
-    *_FLAGS,
-)
-_OPTIONS: Final = frozenset(
-    [
-        "requires",
-        "rebind",
-        "inject",
-        "auto_extract",
-        "ignore_list",
-        "revert_rebind",
-        "revert_requires",
-    ]
+_OPTIONS: Final = (
+    *("requires", "rebind", "inject", "auto_extract", "ignore_list"),
+    *("revert_rebind", "revert_requires"),
 )
 
 
@@ -181,19 +165,9 @@ def task(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    provides: atom.Provides | None = None,
     name: str | None = None,
     version: Any = None,
     revert: Callable[..., Any] | None = None,
-    priority: int = 0,
-    idempotent: bool | None = None,
-    local: bool = False,
-    timelimit: tuple[float | None, float | None] | None = None,
-    expires: float | dt.datetime | None = None,
-    eta: float | dt.datetime | None = None,
-    retries: int = 0,
-    backoff: Backoff | float | None = None,
-    retry_on: Errors | None = None,
     **options: Any,
 ) -> Any:
     """Turn a function into a task class of the same name, in the same place.
@@ -220,29 +194,20 @@ def task(
     :raises TypeError: not a function, or an unknown option.
     :raises ValueError: `backoff` or `retry_on` without `retries`.
     """
-    if not retries and (backoff is not None or retry_on is not None):
-        option = "backoff" if backoff is not None else "retry_on"
-        raise ValueError(f"task() has {option}, but no retries: say how many, as in retries=3")
-    unknown = set(options).difference(_OPTIONS, _FLAGS)
+    attributes = {word: options.pop(word, value) for word, value in _ATTRIBUTES.items()}
+    if not attributes["retries"]:
+        for word in ("backoff", "retry_on"):
+            if attributes[word] is not None:
+                raise ValueError(
+                    f"task() has {word}, but no retries: say how many, as in retries=3"
+                )
+    unknown = set(options).difference(_OPTIONS)
     if unknown:
         word = min(unknown)
         raise TypeError(f"task() takes no option {word!r}{_names.hint(word, [*_OPTIONS, *_OWN])}")
-
-    attributes = {
-        "default_provides": provides,
-        "priority": priority,
-        "idempotent": idempotent,
-        "local": local,
-        "timelimit": timelimit,
-        "expires": expires,
-        "eta": eta,
-        "retries": retries,
-        "backoff": backoff,
-        "retry_on": retry_on,
-        **{key: options.pop(key, False) for key in _FLAGS},
-        "_name": name,
-        "_options": {key: value for key, value in options.items() if value is not None},
-    }
+    attributes["default_provides"] = attributes.pop("provides")
+    attributes["_name"] = name
+    attributes["_options"] = {key: value for key, value in options.items() if value is not None}
     if version is not None:
         attributes["version"] = version
 

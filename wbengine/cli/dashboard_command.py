@@ -44,6 +44,9 @@ def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...
 @click.option("--token", metavar="TEXT", help="Let in who has it (a new one is made).")
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="It holds the token.")  # fmt: skip
+@click.option("--users", "users_file", type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Let in whom it names: a name, a role and a token in each line.")  # fmt: skip
 @click.option("--no-auth", is_flag=True, help="Let everybody in.")
 @click.option("--allow-actions", is_flag=True, help="Let visitors suspend, resume, revert, drain.")
 @click.option(
@@ -56,16 +59,28 @@ def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...
 @click.option("--url-prefix", default="", metavar="/PATH", help="Serve below this path.")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 def command(
-    context: contexts.Context, token: str | None, token_file: Path | None, **options: Any
+    context: contexts.Context,
+    token: str | None,
+    token_file: Path | None,
+    users_file: Path | None,
+    **options: Any,
 ) -> None:
-    if token and token_file:
-        raise click.UsageError("there are two tokens: leave out one of them")
-    if (token or token_file) and options["no_auth"]:
-        raise click.UsageError("--no-auth lets everybody in: leave out the token")
+    if sum(map(bool, (token, token_file, users_file))) > 1:
+        raise click.UsageError(
+            "--token, --token-file and --users say the same: leave out all but one"
+        )
+    if (token or token_file or users_file) and options["no_auth"]:
+        raise click.UsageError("--no-auth lets everybody in: leave out the token, or the users")
     if token_file is not None:
-        token = _token_in(token_file)
+        token = _secret_in(token_file)
     from wbengine import dashboard
 
+    users = None
+    if users_file is not None:
+        try:
+            users = dashboard.parse_users(_secret_in(users_file))
+        except ValueError as error:
+            raise errors.Failed(f"{users_file}: {errors.line_of(error)}", errors.USAGE) from error
     settings = context.settings
     show_audit()
     with context.backend(missing_ok=True) as backend:
@@ -73,6 +88,7 @@ def command(
             dashboard.serve(
                 backend,
                 token=token,
+                users=users,
                 fleet=fleets.made(settings),
                 ledger=settings.ledger,
                 allow_hosts=options.pop("allow_host"),
@@ -108,7 +124,7 @@ def show_audit() -> None:
     logging.getLogger("wbengine.audit").setLevel(logging.INFO)
 
 
-def _token_in(path: Path) -> str:
+def _secret_in(path: Path) -> str:
     try:
         found = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import base, dashboard_command, errors, output
+from wbengine.cli import base, dashboard_command, errors, output, signals
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -21,11 +19,14 @@ __all__ = ["command"]
 _NO_PAGES: Final = "none: pip install 'wbengine[dashboard]'"
 _UNWANTED: Final = "none"
 
+#: Seconds until a signal that came in the instant before the wait is handled.
+_LOOK_UP: Final = 1.0
+
 
 @base.command(
     "dev",
-    help="""Start a broker in a folder, a store, a worker that offers the tasks of MODULE, and a
-    dashboard, if that is installed. Ctrl-C ends all of it.
+    help="""Start a broker in a folder, a store, a worker that offers the tasks of MODULE, a
+    conductor, and a dashboard, if that is installed. Ctrl-C ends all of it.
 
     Without --folder all of it is in a temporary folder, and gone afterwards.
 
@@ -71,26 +72,12 @@ def command(
             f"the tasks cannot be imported: {errors.line_of(error)}", errors.USAGE
         ) from error
     told = threading.Event()
-    before = {number: signal.signal(number, _ending(told, server))
-              for number in (signal.SIGINT, signal.SIGTERM)}  # fmt: skip
-    try:
-        with server:
-            _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)
-            told.wait()
-            context.printer.note("ending; once more: at once")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ending(told: threading.Event, server: DevServer) -> Callable[[int, object], None]:
-    def on_signal(number: int, frame: object) -> None:
-        # In a thread: the main one may hold any lock.
-        if told.is_set():
-            threading.Thread(target=server.worker.halt, daemon=True).start()
-        told.set()
-
-    return on_signal
+    with signals.StopSignals(told.set, server.worker.halt).installed(), server:
+        _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)
+        # Python may handle a signal only after what it was about to begin: a wait must end.
+        while not told.wait(_LOOK_UP):
+            pass
+        context.printer.note("ending; once more: at once")
 
 
 def _tell(context: contexts.Context, server: DevServer, without: str) -> None:
@@ -111,4 +98,5 @@ def _tell(context: contexts.Context, server: DevServer, without: str) -> None:
     note("in another terminal:")
     note(f"  export WBENGINE_URL={server.url} WBENGINE_PERSISTENCE={server.persistence}")
     note("  wbengine flow run MODULE:FACTORY --engine workers")
+    note("  wbengine flow submit MODULE:FACTORY")
     note("Ctrl-C ends all of it.")

@@ -49,6 +49,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (exceptions.MultipleChoices, USAGE),
     (exceptions.StorageFailure, UNAVAILABLE),
     (exceptions.TransportFailure, UNAVAILABLE),
+    (exceptions.JobFailure, UNAVAILABLE),
     (exceptions.RequestTimeout, TRY_AGAIN),
     (exceptions.FlowBusy, TRY_AGAIN),
     (TimeoutError, TRY_AGAIN),

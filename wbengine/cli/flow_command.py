@@ -15,6 +15,7 @@ def _here(name: str, text: str) -> Lazy:
 
 _COMMANDS: Final = {
     "run": _here("run", "Run a new flow."),
+    "submit": _here("submit", "Hand a new flow over to `wbengine serve`."),
     "ls": _here("ls", "List flows."),
     "show": _here("show", "Show a flow: its tasks, failures, and why it waits."),
     "watch": _here("watch", "Follow a flow until it ends."),

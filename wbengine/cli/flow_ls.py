@@ -27,13 +27,16 @@ _SHORT: Final = 8
 
     \b
     wbengine flow ls --state FAILURE --state SUSPENDED --since 2d
-    wbengine flow ls --name order --limit 500 --json
+    wbengine flow ls --name order --tag team=billing --limit 500 --json
     """,
 )
 @click.option("--state", "wanted", multiple=True, metavar="STATE",
     type=click.Choice(states.FLOW_STATES, case_sensitive=False),
     help=f"Only those in this state (repeatable): {', '.join(states.FLOW_STATES)}.")  # fmt: skip
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
+    callback=params.tags_of,
+    help="Only those with this tag (repeatable: with all of them).")  # fmt: skip
 @click.option("--since", type=params.MOMENT, metavar="WHEN",
     help="Only those made since then: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
 @click.option("--book", metavar="UUID", help="Only those of this log book.")
@@ -46,6 +49,7 @@ def command(
     context: contexts.Context,
     wanted: tuple[str, ...],
     name: str | None,
+    tags: dict[str, str],
     since: float | None,
     book: str | None,
     limit: int,
@@ -60,6 +64,7 @@ def command(
                 connection,
                 states=wanted or None,
                 name=name,
+                tags=tags,
                 since=since,
                 book=book,
                 newest_first=sort == NEWEST,
@@ -77,6 +82,7 @@ def command(
             printer.note(empty)
         printer.document("flow-ls/1", page.to_dict())
         return
+    tagged = any(row.tags for row in page.flows)
     rows = [
         (
             row.uuid[:_SHORT] if printer.is_terminal else row.uuid,
@@ -85,11 +91,13 @@ def command(
             f"{row.counts.get(states.SUCCESS, 0) + row.counts.get(states.IGNORE, 0)}/{row.total}",
             _moment(row.created, printer.is_terminal),
             row.owner,
+            *([" ".join(f"{key}={value}" for key, value in row.tags.items())] if tagged else []),
             row.error,
         )
         for row in page.flows
     ]
-    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", "ERROR")
+    tags_column = ["TAGS"] if tagged else []
+    columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", *tags_column, "ERROR")
     printer.table(columns, rows, empty=empty, right=("TASKS",))
     if page.after is not None:
         printer.note(f"there are more: --after '{page.after}'")

@@ -39,6 +39,10 @@ __all__ = ["command"]
     help="Values that are there from the start.")  # fmt: skip
 @click.option("--engine", default="serial", metavar="KIND", shell_complete=completions.engines,
     help="serial (default), parallel, workers, or a URI with options.")  # fmt: skip
+@click.option("--name", metavar="NAME", help="Name of the new flow (that of what FACTORY makes).")
+@click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
+    callback=params.tags_of,
+    help="To find it by (repeatable).")  # fmt: skip
 @click.option("--flow-id", metavar="UUID", help="Uuid of the new flow.")
 @click.option("--book", metavar="NAME", help="Log book of the new flow.")
 @click.option("--detach", is_flag=True,
@@ -54,6 +58,8 @@ def command(
     factory: str,
     inputs: dict[str, Any],
     engine: str,
+    name: str | None,
+    tags: dict[str, str],
     flow_id: str | None,
     book: str | None,
     detach: bool,
@@ -61,7 +67,7 @@ def command(
     report: str | None,
     deadline: float | None,
 ) -> int:
-    from wbengine.operations import starting
+    from wbengine import operations
 
     if detach and stores.is_of_this_process(context.settings):
         raise errors.Failed(
@@ -75,13 +81,15 @@ def command(
     ):
         try:
             with _streams.aside():
-                made = starting.start(
+                made = operations.start(
                     backend,
                     factory,
                     store=inputs,
                     engine=engine,
                     uuid=uuid,
                     book=book,
+                    name=name,
+                    tags=tags,
                     **options,
                 )
         except (exceptions.StorageFailure, exceptions.TransportFailure):

@@ -78,6 +78,7 @@ def _head(printer: Printer, view: FlowView) -> None:
         ("flow", f"{view.name}  {view.uuid}"),
         ("state", view.shown_state),
         ("book", view.book_name),
+        ("tags", ", ".join(f"{key}={value}" for key, value in view.tags.items()) or None),
         ("run by", view.owner),
         ("created", formatting.iso(view.created)),
         ("started", formatting.iso(view.started)),

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 else:  # older releases take no argument there
     Kind = click.ParamType
 
-__all__ = ["Kind", "DURATION", "MOMENT", "NEW_FILE", "INPUTS", "WAIT", "duration", "new_file"]
+__all__ = [
+    "DURATION", "INPUTS", "MOMENT", "NEW_FILE", "TAG", "WAIT", "Kind", "duration", "new_file",
+    "tags_of",
+]  # fmt: skip
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d|w)?", re.ASCII)
@@ -58,6 +61,36 @@ class _Wait(_Duration):
         return found
 
 
+class _Tag(Kind):
+    """A key and a value."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        from wbengine.persistence import listing
+
+        if isinstance(value, tuple):
+            return value
+        key, found, told = str(value).partition("=")
+        if not found:
+            self.fail(f"{value!r} is no tag such as team=billing", param, ctx)
+        try:
+            listing.check_tags({key: told})
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return key, told
+
+
+def tags_of(context: click.Context, option: click.Parameter, told: Any) -> dict[str, str]:
+    """The tags that an option was given, each key once."""
+    found: dict[str, str] = dict(told)
+    if len(found) < len(told):
+        keys = [key for key, _ in told]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise click.BadParameter(f"{twice!r} is given twice", context, option)
+    return found
+
+
 class _Moment(Kind):
     """Unix seconds of a date and time, or of so long ago."""
 
@@ -78,6 +111,22 @@ class _Moment(Kind):
                 ctx,
             )
         return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+
+
+class _Address(Kind):
+    """Where to listen."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from wbengine.telemetry import serving
+
+        if not isinstance(value, str):
+            return value
+        try:
+            return serving.address(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Inputs(Kind):
@@ -135,8 +184,10 @@ def new_file(path: str, data: bytes, *, private: bool = False) -> None:
         raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
 
 
+ADDRESS: Final = _Address()
 DURATION: Final = _Duration()
 NEW_FILE: Final = _NewFile()
 WAIT: Final = _Wait()
 MOMENT: Final = _Moment()
 INPUTS: Final = _Inputs()
+TAG: Final = _Tag()

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import asking, base, errors, fleets
+from wbengine.cli import asking, base, errors, fleets, output
 from wbengine.cli import context as contexts
 from wbengine.cli.lazy import Group, Lazy
 
 if TYPE_CHECKING:
-    from wbengine.views.queues import QueueView
+    from collections.abc import Mapping, Sequence
+
+    from wbengine.views.queues import DeadLetterView, QueueView
 
 __all__ = ["command", "ls", "purge"]
 
@@ -22,6 +24,7 @@ command = Group(
     lazy={
         "ls": Lazy(f"{__name__}:ls", "List queues, or the requests that the ledger knows."),
         "purge": Lazy(f"{__name__}:purge", "Remove what waits in queues."),
+        "retry": Lazy(f"{__name__}:retry", "Send requests again that were put aside."),
     },
     help="Look at queues, and empty them.",
 )
@@ -29,7 +32,8 @@ command = Group(
 
 @base.command(
     "ls",
-    help="""List the queues of the exchange; with --requests the requests that the ledger knows.
+    help="""List the queues of the exchange; with --requests the requests that the ledger knows,
+    with --dead those that were put aside because all workers that they were sent to were lost.
 
     A RabbitMQ does not tell which queues there are: those of workers that answer are listed, and
     those that are named.
@@ -42,6 +46,7 @@ command = Group(
 @click.option("--requests", "--rows", "requests", is_flag=True,
     envvar="WBENGINE_QUEUES_LS_ROWS",
     help="List the requests that the ledger knows instead.")  # fmt: skip
+@click.option("--dead", is_flag=True, help="List the requests that were put aside instead.")
 @click.option("--state", type=click.Choice(_STATES), help="Only requests in this state.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
     help="So many requests at most.")  # fmt: skip
@@ -50,13 +55,21 @@ def ls(
     context: contexts.Context,
     names: tuple[str, ...],
     requests: bool,
+    dead: bool,
     state: str | None,
     limit: int,
     after: str | None,
 ) -> None:
-    if requests:
-        if names:
-            raise click.UsageError("--requests are not those of a queue: leave out the names")
+    if requests and dead:
+        raise click.UsageError("--requests and --dead are two lists: say one of them")
+    if names and (requests or dead):
+        flag = "--requests" if requests else "--dead"
+        raise click.UsageError(f"{flag} are not those of a queue: leave out the names")
+    if dead and (state or after):
+        raise click.UsageError("--state and --after are of --requests")
+    if dead:
+        _list_dead(context, limit)
+    elif requests:
         _list_rows(context, state, limit, after)
     elif state or after:
         raise click.UsageError("--state and --after are of requests: say --requests")
@@ -122,12 +135,100 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
         printer.note(f"there are more: --after {page.after!r}")
 
 
+def _list_dead(context: contexts.Context, limit: int) -> None:
+    from wbengine.views import queues
+
+    found = queues.dead(fleets.made(context.settings))
+    _tell_dead(context, found[:limit], "queues-dead/1", {"more": len(found) > limit})
+    if len(found) > limit and not context.printer.as_json:
+        context.printer.note(f"there are more: --limit {min(len(found), 1000)}")
+
+
+def _tell_dead(
+    context: contexts.Context,
+    found: Sequence[DeadLetterView],
+    document: str,
+    more: Mapping[str, object],
+) -> None:
+    from wbengine.views import formatting
+
+    printer = context.printer
+    if printer.as_json:
+        printer.document(document, {**more, "requests": [one.to_dict() for one in found]})
+        return
+    printer.table(
+        ("REQUEST", "TASK", "ACTION", "QUEUE", "FOR", "WHY"),
+        [
+            (one.id, one.task, one.action, one.queue, formatting.seconds(one.age), one.why)
+            for one in found
+        ],
+        empty="no requests were put aside",
+    )
+
+
+@base.command(
+    "retry",
+    help="""Send requests again that were put aside (queues ls --dead), once what killed or froze
+    their workers is mended, to workers that run their tasks now. One that cannot be sent is kept.
+
+    Their flows went on without them, and learn nothing of what comes of it: to run a flow again
+    that failed, there is "wbengine flow retry".
+
+    \b
+    wbengine queues retry 6f1e0c --yes
+    """,
+)
+@click.argument("ids", metavar="[REQUEST]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that were put aside.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be sent.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def retry(
+    context: contexts.Context, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
+) -> None:
+    from wbengine.views import ledgers, queues
+
+    if bool(ids) == everything:
+        raise click.UsageError("name requests, or say --all")
+    settings, printer = context.settings, context.printer
+    failed: dict[str, Exception] = {}
+    with fleets.opened(settings) as fleet:
+        found = queues.named(queues.dead(fleet), ids)
+        if found and not dry_run:
+            asking.confirm(context, f"send {len(found)} requests again", yes)
+            try:
+                with ledgers.opened(settings.ledger, fleet.target) as ledger:
+                    wanted = [one.id for one in found]
+                    failed = queues.retry(fleet, ledger, wanted, wait=fleets.wait(settings))
+            except (ValueError, ImportError) as error:
+                raise settings.failed("ledger", errors.line_of(error)) from error
+    sent = [one for one in found if one.id not in failed]
+    lines = {id: errors.line_of(error) for id, error in failed.items()}
+    if sent or not failed or printer.as_json:
+        untold = [{"id": id, "why": line} for id, line in lines.items()]
+        _tell_dead(context, sent, "queues-retry/1", {"dry_run": dry_run, "failed": untold})
+    if failed:
+        raise _not_sent(context, lines, len(found), errors.code_of(next(iter(failed.values()))))
+
+
+def _not_sent(
+    context: contexts.Context, lines: Mapping[str, str], count: int, code: int
+) -> errors.Failed:
+    """What to raise where some of `count` letters were not sent; more than one are told here."""
+    if len(lines) == 1:
+        return errors.Failed(next(iter(lines.values())), code)
+    if not context.printer.as_json:
+        for line in lines.values():
+            output.say(line)
+    return errors.Failed(f"{len(lines)} of {count} requests were not sent again", code)
+
+
 @base.command(
     "purge",
     help="""Remove the requests that wait in queues.
 
     Nothing is lost: engines that wait for a request send it again as soon as there is a worker that
     could take it. So this is for what dead engines left. What is not to be run at all: cancel it.
+    Requests that were put aside (queues ls --dead) nobody sends again: they are gone.
 
     \b
     wbengine queues purge orders.3f2a --dry-run

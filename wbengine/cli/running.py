@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions, states
-from wbengine.cli import errors, fleets, output, stores
+from wbengine.cli import errors, fleets, output, signals, stores
 
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
@@ -24,11 +21,6 @@ if TYPE_CHECKING:
     from wbengine.views.redaction import Redactor
 
 __all__ = ["Running", "engine_options", "named"]
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-#: Signals so close to each other, in seconds, are one.
-_SAME: Final = 0.1
 
 #: What ends a run, and is no failure of the flow.
 _NOT_OF_THE_FLOW: Final = (
@@ -69,7 +61,7 @@ class Running:
         self._report = report
         self._deadline = deadline
         self._wanted = wanted
-        self._stopping = _Stopping(self)
+        self._signals = signals.StopSignals(self._suspend, self._give_up)
 
     @property
     def uuid(self) -> str:
@@ -82,7 +74,7 @@ class Running:
         """
         began = time.monotonic()
         failure: BaseException | None = None
-        with self._stopping.installed(), _streams.aside(), self._shown(), self._traced():
+        with self._signals.installed(), _streams.aside(), self._shown(), self._traced():
             try:
                 self._engine.run(deadline=self._deadline)
             except _NOT_OF_THE_FLOW:
@@ -99,9 +91,14 @@ class Running:
             self._write_report()
         return self._ended()
 
-    def suspend(self) -> None:
-        """From a handler of a signal."""
+    def _suspend(self) -> None:
         self._engine.suspend()
+        output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
+
+    def _give_up(self) -> None:
+        output.say_behind_ctrl_c(f"given up; to go on: wbengine flow resume {self.uuid}")
+        logging.shutdown()
+        os._exit(errors.INTERRUPTED)
 
     @property
     def state(self) -> str:
@@ -114,7 +111,7 @@ class Running:
             return errors.OK
         if state == states.SUSPENDED:
             printer.note(f"suspended; to go on: wbengine flow resume {self.uuid}")
-            return errors.INTERRUPTED if self._stopping.told else errors.TRY_AGAIN
+            return errors.INTERRUPTED if self._signals.received else errors.TRY_AGAIN
         printer.note(f"{state}; what happened: wbengine flow show {self.uuid} --traceback")
         return errors.UNHEALTHY
 
@@ -179,49 +176,6 @@ class Running:
         self._context.printer.note(f"report: {self._report}")
 
 
-class _Stopping:
-    """The first SIGINT or SIGTERM suspends the run, the second one gives it up."""
-
-    def __init__(self, running: Running) -> None:
-        self._running = running
-        self._asked: float | None = None
-
-    @property
-    def told(self) -> bool:
-        return self._asked is not None
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A handler runs between two bytecodes of the main thread, which may hold any lock: all it
-        # does is start a thread.
-        now = time.monotonic()
-        if self._asked is None:
-            self._asked = now
-            threading.Thread(target=self._suspend, daemon=True).start()
-        elif now - self._asked > _SAME:
-            threading.Thread(target=self._give_up, daemon=True).start()
-
-    def _suspend(self) -> None:
-        self._running.suspend()
-        output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
-
-    def _give_up(self) -> None:
-        output.say_behind_ctrl_c(f"given up; to go on: wbengine flow resume {self._running.uuid}")
-        logging.shutdown()
-        os._exit(errors.INTERRUPTED)
-
-
 @contextlib.contextmanager
 def named(context: Context, backend: persistence.Backend, uuid: str) -> Iterator[None]:
     """Who interrupts what goes on here, before the run or after it, learns of the flow, once it is
@@ -233,7 +187,7 @@ def named(context: Context, backend: persistence.Backend, uuid: str) -> Iterator
         state = _kept_state(context, backend, uuid)
         if state is None:
             raise
-        if state in (states.SUCCESS, states.FAILURE, states.REVERTED):
+        if state in states.FLOW_ENDED:
             how = f"the flow has ended in {state}: wbengine flow show {uuid}"
         else:
             how = f"the flow is kept; to go on: wbengine flow resume {uuid}"

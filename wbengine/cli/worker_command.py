@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import os
 import re
-import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +17,13 @@ from click.core import ParameterSource
 
 from wbengine import __version__
 from wbengine import exceptions as exc
-from wbengine.cli import base, errors, fleets, params
+from wbengine.cli import base, errors, fleets, params, signals
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
 #: Running tasks were given up, or what the worker hosts cannot go on.
 _FAILED: Final = errors.UNHEALTHY
-
-#: Signals so close to each other, in seconds, are one: supervisors that signal a process and its
-#: group deliver it twice.
-_SAME_SIGNAL: Final = 0.1
 
 #: Seconds in which the main thread comes back when a worker has ended, if it ever does.
 _LAST_WAIT: Final = 2.0
@@ -74,22 +68,6 @@ class _Retention(params.Kind):
         return seconds
 
 
-class _Address(params.Kind):
-    """Where to listen."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from wbengine.telemetry import serving
-
-        if not isinstance(value, str):
-            return value
-        try:
-            return serving.address(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 class _Worker(base.Command):
     """It has the log of a worker."""
 
@@ -97,6 +75,10 @@ class _Worker(base.Command):
 
 
 _SLOTS: Final = ("threads", "processes", "concurrency")
+_OF_CELERY: Final = (
+    "celery_task", "celery_config", "celery_broker", "celery_result_backend", "celery_accept",
+    "celery_name",
+)  # fmt: skip
 
 _OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--topic",), {"multiple": True, "metavar": "T",
@@ -135,9 +117,9 @@ _OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--max-tasks",), {"type": click.IntRange(1), "metavar": "N", "help": "End after N tasks."}),
     (("--drain-timeout",), {"type": params.DURATION, "metavar": "DURATION",
         "help": "Told to end, give up what still runs after this time (never)."}),
-    (("--metrics-addr",), {"type": _Address(), "metavar": "HOST:PORT",
+    (("--metrics-addr",), {"type": params.ADDRESS, "metavar": "HOST:PORT",
         "help": "Serve /metrics for Prometheus there (port 0: any that is free)."}),
-    (("--health-addr",), {"type": _Address(), "metavar": "HOST:PORT",
+    (("--health-addr",), {"type": params.ADDRESS, "metavar": "HOST:PORT",
         "help": "Serve /livez and /readyz there; may be the same."}),
     (("--heartbeat-file",), {"type": click.Path(path_type=Path), "metavar": "PATH",
         "help": "Touch this file whenever the broker was heard: every 10 seconds or so."}),
@@ -177,7 +159,7 @@ def _run(context: contexts.Context, /, topics: tuple[str, ...], **given: Any) ->
     if options.topic:  # the worker itself would wait longer
         fleets.check(settings, vars(settings))
     try:
-        worker, watch, told = _make(options)
+        worker, watch, observer = _make(options)
     except exc.TransportFailure:
         raise
     except (ValueError, ImportError, exc.WbengineException) as error:
@@ -191,22 +173,22 @@ def _run(context: contexts.Context, /, topics: tuple[str, ...], **given: Any) ->
             watch.begin(worker)
     except OSError as error:
         raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    handler = _Signals(worker)
-    handler.install()
+    stop = signals.StopSignals(worker.stop, functools.partial(_give_up, worker))
     back = threading.Event()
-    threading.Thread(target=_leave, args=(worker, back), daemon=True).start()
-    if told is not None:
-        told.start()
-    try:
-        worker.run(display_banner=not settings.quiet, banner_writer=_write)
-    finally:
-        back.set()
-        if told is not None:
-            told.stop()
-        if watch is not None:
-            watch.end()
+    with stop.installed():
+        threading.Thread(target=_leave, args=(worker, back), daemon=True).start()
+        if observer is not None:
+            observer.start()
+        try:
+            worker.run(display_banner=not settings.quiet, banner_writer=_write)
+        finally:
+            back.set()
+            if observer is not None:
+                observer.stop()
+            if watch is not None:
+                watch.end()
     if worker.gave_up.is_set():
-        _exit()
+        signals.leave()
     return _FAILED if worker.failed.is_set() else errors.OK
 
 
@@ -223,6 +205,11 @@ def _check(options: SimpleNamespace) -> None:
     if missing:
         raise click.UsageError(f"missing: {', '.join(missing)}", click.get_current_context())
     source = click.get_current_context().get_parameter_source
+    if not (options.celery_queue or options.events):
+        for name in _OF_CELERY:
+            if source(name) is ParameterSource.COMMANDLINE:
+                words = f"--{name.replace('_', '-')} is of no use without --celery-queue"
+                raise click.UsageError(words, click.get_current_context())
     typed = [name for name in (*_SLOTS, "pool") if source(name) is ParameterSource.COMMANDLINE]
     for name in (*_SLOTS, "pool"):  # what is typed goes before what files and the environment say
         if typed and name not in typed:
@@ -242,29 +229,17 @@ def _leave(worker: Any, back: threading.Event) -> None:
     worker.ended.wait()
     if worker.gave_up.is_set():
         back.wait(_LAST_WAIT)  # the broker is to know that we go
-        _exit()
+        signals.leave()
     elif worker.is_solo and not back.wait(_LAST_WAIT):
-        _exit(_FAILED if worker.failed.is_set() else errors.OK)
-
-
-def _exit(code: int = _FAILED) -> NoReturn:
-    """At once: threads that were given up would be waited for."""
-    logging.shutdown()
-    if "multiprocessing.forkserver" in sys.modules:
-        # Where its children met; nobody else removes it then.
-        import shutil
-        from multiprocessing import util
-
-        shutil.rmtree(util.get_temp_dir(), ignore_errors=True)
-    os._exit(code)
+        signals.leave(_FAILED if worker.failed.is_set() else errors.OK)
 
 
 def _make(options: SimpleNamespace) -> tuple[Any, Any, Any]:
     """The worker, and what watches it, and tells Celery's monitors of it, if anything does."""
     from wbengine.engines.worker_based import worker
 
-    sources, told = _celery(options)
-    watch = _watch(options, told)
+    sources, observer = _celery(options)
+    watch = _watch(options, observer)
     made = worker.Worker(
         options.exchange,
         options.topic,
@@ -284,13 +259,13 @@ def _make(options: SimpleNamespace) -> tuple[Any, Any, Any]:
         drain_timeout=options.drain_timeout,
         exception_handlers=options.exception_handler,
         sources=sources,
-        observer=told if watch is None else watch.observer,
+        observer=observer if watch is None else watch.observer,
         interop=options.interop,
         ledger=options.ledger,
         name=options.name,
         result_ttl=options.result_ttl,
     )
-    return made, watch, told
+    return made, watch, observer
 
 
 def _celery(options: SimpleNamespace) -> tuple[Sequence[Any], Any]:
@@ -321,35 +296,11 @@ def _watch(options: SimpleNamespace, observer: Any) -> Any:
     return watching.Watch(*wanted, observer)
 
 
-class _Signals:
-    """First SIGTERM or SIGINT: drain.  Second: give up what runs, exit 1."""
-
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
-        self._asked: float | None = None
-
-    def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        # A handler runs between two bytecodes of the main thread, which may hold any lock: all it
-        # does is start a thread.
-        now = time.monotonic()
-        if self._asked is None:
-            self._asked = now
-            target = self._worker.stop
-        elif now - self._asked < _SAME_SIGNAL:
-            return
-        else:
-            target = self._give_up
-        threading.Thread(target=target, daemon=True).start()
-
-    def _give_up(self) -> NoReturn:
-        try:
-            self._worker.abandon()
-        finally:
-            _exit()
+def _give_up(worker: Any) -> NoReturn:
+    try:
+        worker.abandon()
+    finally:
+        signals.leave()
 
 
 def _write(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from wbengine import exceptions
@@ -19,6 +20,7 @@ LOG = logging.getLogger("wbengine.pools")
 Done = Callable[[Any], None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """`fn(*args)` for whoever makes it; `done` is told the value, or the `Failure`, once.
 
@@ -27,26 +29,18 @@ class Call:
     that.  `name` is that of its task, for people.
     """
 
-    __slots__ = ("always_begins", "args", "cancellation", "done", "fn", "limit", "name")
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    done: Done
+    limit: TimeLimit = UNLIMITED
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    name: str | None = field(default=None, kw_only=True)
+    always_begins: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        done: Done,
-        limit: TimeLimit = UNLIMITED,
-        cancellation: Cancellation | None = None,
-        *,
-        name: str | None = None,
-        always_begins: bool = False,
-    ) -> None:
-        self.fn = fn
-        self.args = tuple(args)
-        self.done = done
-        self.limit = UNLIMITED if limit == UNLIMITED else limit
-        self.cancellation = Cancellation() if cancellation is None else cancellation
-        self.name = name
-        self.always_begins = always_begins
+    def __post_init__(self) -> None:
+        self.args = tuple(self.args)
+        if self.limit == UNLIMITED:
+            self.limit = UNLIMITED
 
     def complete(self, value: Any) -> None:
         """Hand over its value or `Failure`; what the receiver raises is logged."""

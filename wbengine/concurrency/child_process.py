@@ -1,11 +1,9 @@
 """What a pool's child process runs, and how calls and results are pickled on both sides.
 
 The pipe carries byte messages, each one tag byte followed by a pickle.  To the child: `CALL` with
-`(fn, args, soft limit, deadline)`.  From the child: `READY` once, then for each call any number of
-`EVENT`s and exactly one `RESULT`.  Before `READY`, and during calls, there may be `RECORD`s
-(`child_logs`).
-
-A second pipe carries the numbers of calls that are cancelled, which both sides count.
+`(fn, args, soft limit, deadline)`, and `CANCEL`, alone, which is about the call before it.  From
+the child: `READY` once, then for each call any number of `EVENT`s and exactly one `RESULT`.  Before
+`READY`, and during calls, there may be `RECORD`s (`child_logs`).
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ import collections
 import contextlib
 import importlib
 import io
+import logging
 import os
 import pickle
-import select
+import queue
 import signal
-import struct
 import threading
 from collections.abc import Iterable
 from multiprocessing import connection as mp_connection
@@ -34,14 +32,14 @@ from wbengine.types import failure as ft
 if TYPE_CHECKING:
     Pipe = mp_connection.Connection[Any, Any]
 
+LOG = logging.getLogger(__name__)
+
 CALL: Final = b"c"
+CANCEL: Final = b"x"
 READY: Final = b"+"
 EVENT: Final = b"e"
 RECORD: Final = b"l"
 RESULT: Final = b"="
-
-#: The number of a call, on the second pipe.
-NUMBER: Final = struct.Struct("=Q")
 
 #: How long a child whose parent is gone may take to end by itself, in seconds.
 _GRACE: Final = 5.0
@@ -143,55 +141,48 @@ class _Emitter:
             self._outlet = None
 
 
-class _Listener(threading.Thread):
-    """Hears while calls run that one is cancelled, or that the parent is gone."""
+class _Inbox(threading.Thread):
+    """Reads what the parent sends, also while a call runs: that it is cancelled, or the end."""
 
-    def __init__(self, pipe: Pipe, cancels: Pipe) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         super().__init__(name="parent-watch", daemon=True)
         self._pipe = pipe
-        self._cancels = cancels
-        self._cancelled = 0
-        #: The number of the call that runs, and its token; 0 while none does.
-        self.current = 0, Cancellation()
-
-    def begin(self, number: int) -> Cancellation:
-        """The token of a call that begins."""
-        cancellation = Cancellation()
-        self.current = number, cancellation
-        if self._cancelled >= number:  # that was faster than the call itself
-            cancellation.cancel()
-        return cancellation
+        #: The calls, each with its token; None: there are no more.
+        self.calls: queue.SimpleQueue[tuple[bytes, Cancellation] | None] = queue.SimpleQueue()
+        #: Whether a call runs.
+        self.busy = False
 
     def run(self) -> None:
-        poller = select.poll()
-        pipe, cancels = self._pipe.fileno(), self._cancels.fileno()
-        poller.register(pipe, 0)  # no events asked for: only hang-up and errors wake it
-        poller.register(cancels, select.POLLIN)
-        while True:
-            ready = dict(poller.poll())
-            if pipe in ready:
-                self._end()
-            if not ready.get(cancels, 0) & select.POLLIN:
-                poller.unregister(cancels)
-                continue
-            data = os.read(cancels, 64 * NUMBER.size)
-            self._cancelled = max(number for (number,) in NUMBER.iter_unpack(data))
-            running, cancellation = self.current
-            if self._cancelled == running:
-                cancellation.cancel()
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                self._read()
+        finally:
+            # The parent is gone, or wants no more, or cannot be understood (for want of memory):
+            # this process ends, even in the midst of a call.
+            self.calls.put(None)
+            if not self.busy:
+                # The main thread only needs help when the exit handlers, or threads that a call
+                # left behind, keep the process alive.
+                threading.Event().wait(_GRACE)
+            os._exit(_ORPHANED)
 
-    def _end(self) -> None:
-        """The parent is gone, or wants no more: end this process, even in the midst of a call."""
-        if not self.current[0]:
-            # The main thread sees the same end of file; it only needs help when the exit handlers
-            # or threads that a call left behind keep the process alive.
-            threading.Event().wait(_GRACE)
-        os._exit(_ORPHANED)
+    def _read(self) -> None:
+        latest = Cancellation()
+        while True:
+            data = self._pipe.recv_bytes()
+            if data == CANCEL:
+                try:
+                    latest.cancel()
+                except Exception:  # of who waits for it
+                    LOG.exception("a call that was told that it is cancelled failed at that")
+            else:
+                latest = Cancellation()
+                self.calls.put((data, latest))
+            del data
 
 
 def main(
     pipe: Pipe,
-    cancels: Pipe,
     environment: dict[str, str],
     levels: child_logs.Levels,
     modules: Iterable[str],
@@ -212,28 +203,25 @@ def main(
     outlet = _Outlet(pipe)
     relay = child_logs.Relay(outlet.send_record)
     relay.install(levels)
-    listener = _Listener(pipe, cancels)
-    listener.start()
-    pid, number = os.getpid(), 0
+    inbox = _Inbox(pipe)
+    inbox.start()
+    pid = os.getpid()
     with relay.heard():
         for name in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     outlet.send(encode(READY, None, "ready"))
-    while True:
-        try:
-            data = pipe.recv_bytes()
-        except (EOFError, OSError):
-            event_loop.stop_all()
-            return
-        number += 1
+    while (call := inbox.calls.get()) is not None:
+        inbox.busy = True
+        data, cancellation = call
         with relay.heard():
-            outcome = _serve(_Emitter(outlet, listener.begin(number)), data)
+            outcome = _serve(_Emitter(outlet, cancellation), data)
         end_fork(pid)
         # Before the result goes out: once the parent has it, it may close the pipe at any time.
-        listener.current = 0, Cancellation()
+        inbox.busy = False
         outlet.send(outcome)
-        del data, outcome
+        del call, data, outcome
+    event_loop.stop_all()
 
 
 def _serve(emit: _Emitter, data: bytes) -> memoryview:

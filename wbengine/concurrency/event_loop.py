@@ -23,6 +23,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import exceptions
@@ -47,67 +48,44 @@ _LAST_GRACE: Final = 1.0
 _NOT_BEGUN: Final = object()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LoopCall(Call):
     """One submitted call.  Its `cancellation` cancels the coroutine where it waits.
 
-    `over`: a thread calls `done`, or did.  `interruptible`: `interrupt` may be used.  `awaited`: a
-    thread waits for it, so that it has to end here.
+    `over`: a thread calls `done`, or did.  `awaited`: a thread waits for it, so that it has to end
+    here.
     """
 
-    __slots__ = (
-        "_begun", "_pending", "_told", "_unheard", "awaited", "context", "interruptible", "over",
-        "task", "timers", "value",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        fn: Function,
-        args: tuple[Any, ...],
-        done: Done,
-        limit: TimeLimit = UNLIMITED,
-        cancellation: Cancellation | None = None,
-        *,
-        name: str | None = None,
-        always_begins: bool = False,
-        interruptible: bool = False,
-        awaited: bool = False,
-    ) -> None:
-        super().__init__(
-            fn, args, done, limit, cancellation, name=name, always_begins=always_begins
-        )
-        self.interruptible = interruptible or limit.soft is not None
-        self.awaited = awaited
-        self.context = contextvars.copy_context()
-        self.task: asyncio.Task[None] | None = None
-        self.value: Any = _NOT_BEGUN
-        self.over = False
-        self.timers: Sequence[timers.Timer] = ()
-        self._begun = self._told = self._unheard = False
-        self._pending: BaseException | None = None
+    awaited: bool = field(default=False, kw_only=True)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    task: asyncio.Task[None] | None = None
+    value: Any = _NOT_BEGUN
+    over: bool = False
+    timers: Sequence[timers.Timer] = ()
+    _begun: bool = False
+    _cancelled: bool = False
+    #: What is to be raised in the coroutine, each by one cancellation of its task.
+    _pending: deque[BaseException] = field(default_factory=deque)
 
     # In the loop's thread.
 
     async def run(self) -> None:
         pid = os.getpid()
         self._begun = True
+        if self._pending and self.task is not None:
+            self.task.cancel()
         if self.cancellation.cancelled:
             self.cancel()
-        if self._pending is not None and self.task is not None:
-            self.task.cancel()
         try:
-            if self.interruptible:
-                self.value = await self._interruptibly(_awaited(self.fn, self.args))
-            else:
-                self.value = await self.fn(*self.args)
+            self.value = await self._interruptibly(self.fn(*self.args))
         except BaseException as error:
             self.value = ft.Failure.from_exception(error)
         end_fork(pid)
 
-    # A task of asyncio that is cancelled before its first step never makes one: both wait for that.
-
     def interrupt(self, error: BaseException) -> None:
         """Raise `error` where the coroutine waits, or as soon as it does."""
-        self._pending = error
+        self._pending.append(error)
+        # A task of asyncio that is cancelled before its first step never makes one.
         if self._begun and self.task is not None:
             self.task.cancel()
 
@@ -116,13 +94,13 @@ class LoopCall(Call):
 
         Idempotent: one that goes on all the same is not told again.
         """
-        if self._begun and not self._told and self.task is not None:
-            self._told = self._unheard = True
-            self.task.cancel()
+        if not self._cancelled:
+            self._cancelled = True
+            self.interrupt(asyncio.CancelledError())
 
     @types.coroutine
     def _interruptibly(self, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Await `coroutine`; what cancels its task as an interruption is raised in it as such."""
+        """Await `coroutine`; what interrupts its task is raised in it as what it is."""
         value: Any = None
         thrown: BaseException | None = None
         while True:
@@ -135,20 +113,16 @@ class LoopCall(Call):
                 value = yield found
             except BaseException as error:
                 thrown = error
-            if self._pending is None:
-                self._unheard = False
+            if not self._pending:
                 continue
-            thrown, self._pending = self._pending, None
+            thrown = self._pending.popleft()
             # Since Python 3.11, tasks count how often they were cancelled.
             uncancel = getattr(self.task, "uncancel", int)
-            uncancel()
-            if self._unheard and self.task is not None:  # what is told twice at once is heard once
+            if not isinstance(thrown, asyncio.CancelledError):
+                uncancel()
+            if self._pending and self.task is not None:  # what is told twice at once is heard once
                 uncancel()
                 self.task.cancel()
-
-
-async def _awaited(fn: Function, args: tuple[Any, ...]) -> Any:
-    return await fn(*args)
 
 
 class EventLoop:
@@ -196,7 +170,8 @@ class EventLoop:
 
         :raises RuntimeError: the loop is being stopped.
         """
-        call = LoopCall(fn, args, done, limit, cancellation, name=name, always_begins=always_begins)
+        told = fn, args, done, limit, cancellation or Cancellation()
+        call = LoopCall(*told, name=name, always_begins=always_begins)
         self._put(call)
         return call
 
@@ -232,15 +207,8 @@ class EventLoop:
             )
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         interrupt = interrupts.current()
-        call = LoopCall(
-            fn,
-            args,
-            ended.put,
-            cancellation=cancellation,
-            always_begins=always_begins,
-            interruptible=interrupt is not None,
-            awaited=True,
-        )
+        told = fn, args, ended.put, UNLIMITED, cancellation or Cancellation()
+        call = LoopCall(*told, always_begins=always_begins, awaited=True)
         try:
             self._put(call)
             if interrupt is None:
@@ -256,22 +224,11 @@ class EventLoop:
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What awaiting `coroutine` in the loop gives, or raises; the caller waits for it."""
-        error: BaseException | None = None
-
-        async def kept() -> Any:
-            nonlocal error
-            try:
-                return await coroutine
-            except BaseException as raised:
-                error = raised
-
         try:
-            found = self.run(kept)
+            found = self.run(lambda: coroutine)
         finally:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()  # the loop could not run it
-        if error is not None:
-            raise error
         if isinstance(found, ft.Failure):
             found.reraise()
         return found

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent import futures
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
@@ -46,6 +47,7 @@ _EXIT_GRACE: Final = 2.0
 _JOIN_PERIOD: Final = 0.1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PoolCall(Call):
     """One submitted call.  Calling it reports an event; the call in a thread is given it as `emit`.
 
@@ -53,15 +55,11 @@ class PoolCall(Call):
     `always_begins`: it begins also when it was cancelled before, to hear of that.
     """
 
-    __slots__ = ("on_event", "pool", "slot", "state")
-
-    def __init__(self, pool: Any, on_event: OnEvent | None, *call: Any, **options: Any) -> None:
-        super().__init__(*call, **options)
-        self.pool = pool
-        self.on_event = on_event
-        self.state = QUEUED
-        #: Where it runs, for its pool.
-        self.slot: Any = None
+    pool: Pool | ExternalPool = field(kw_only=True)
+    on_event: OnEvent | None = field(kw_only=True)
+    state: int = field(default=QUEUED, init=False)
+    #: Where it runs, for its pool.
+    slot: Any = field(default=None, init=False)
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         if self.limit is UNLIMITED:
@@ -160,8 +158,8 @@ class Pool(abc.ABC):
         self._name = name
         self._lock = threading.Lock()
         self._queue: deque[PoolCall] = deque()
-        # Of those in the queue: they were cancelled.
-        self._dead = 0
+        # How many calls wait or run; those that were cancelled stay in the queue, and do not count.
+        self._open = 0
         self._slots: list[Slot] = []
         # Those that serve, until they have ended or are lost.
         self._threads: set[threading.Thread] = set()
@@ -170,7 +168,6 @@ class Pool(abc.ABC):
         self._waking = False
         # Threads that are in `done`, and look for the next call after that.
         self._completing: set[int] = set()
-        self._running = 0
         self._lost = 0
         self._eager = False
         self._stopping = False
@@ -188,13 +185,12 @@ class Pool(abc.ABC):
 
         A slot counts as idle again just before the `done` of its call is called.
         """
-        return max(0, self._size - self.unfinished)
+        return max(0, self._size - self._open)
 
     @property
     def unfinished(self) -> int:
         """How many calls wait or run."""
-        with self._lock:
-            return self._running + self._queued()
+        return self._open
 
     @property
     def lost(self) -> int:
@@ -236,22 +232,21 @@ class Pool(abc.ABC):
 
         :raises RuntimeError: the pool was stopped.
         """
-        told = fn, args, done, limit, cancellation
-        call = PoolCall(self, on_event, *told, name=name, always_begins=always_begins)
+        told = fn, args, done, limit, cancellation or Cancellation()
+        call = PoolCall(*told, name=name, always_begins=always_begins, pool=self, on_event=on_event)
         if cancellation is not None:  # one that is cancelled already ends here
             cancellation.on_cancel(
                 call.cancel if grace is None else functools.partial(call.cancel, grace)
             )
         with self._lock:
+            self._open += 1
+            if call.state == OVER:  # cancelled, and told so
+                return call
             if self._stopping:
-                if call.state == OVER:  # cancelled, and told so
-                    return call
+                self._open -= 1
                 call.state = OVER
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(call)
-            waiting = len(self._idle) + self._waking
-            if waiting < self._queued() and len(self._slots) < self._size:
-                self._add_slot()
             if not (lazily and self.in_done):
                 self._wake()
         return call
@@ -269,8 +264,7 @@ class Pool(abc.ABC):
     def call_others(self) -> None:
         """The `done` that submitted something lazily takes its time."""
         with self._lock:
-            if self._queue:
-                self._wake()
+            self._wake()
 
     def withdraw(self) -> list[PoolCall]:
         """Take back every call that has not started, in order; their `done` is never called."""
@@ -279,7 +273,7 @@ class Pool(abc.ABC):
             for call in calls:
                 call.state = OVER
             self._queue.clear()
-            self._dead = 0
+            self._open -= len(calls)
         return calls
 
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
@@ -289,7 +283,7 @@ class Pool(abc.ABC):
             if early := state == QUEUED and not call.always_begins:
                 # It stays in the queue, where looking for it would take long.
                 call.state = OVER
-                self._dead += 1
+                self._open -= 1
         if state == OVER:
             return
         call.cancellation.cancel()
@@ -340,9 +334,6 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def _make_slot(self, name: str) -> Slot: ...
-
-    def _queued(self) -> int:
-        return len(self._queue) - self._dead
 
     def _add_slot(self) -> None:
         slot = self._make_slot(f"{self._name}-{len(self._slots)}")
@@ -397,7 +388,7 @@ class Pool(abc.ABC):
                 return False
             call.state = OVER
             call.slot = None
-            self._running -= 1
+            self._open -= 1
         self._completing.add(me := threading.get_ident())
         try:
             call.complete(value)
@@ -420,23 +411,25 @@ class Pool(abc.ABC):
                     if call.state == QUEUED:
                         call.state = RUNNING
                         call.slot = slot
-                        self._running += 1
-                        if queue:
-                            self._wake()
+                        self._wake()
                         return call
-                    self._dead -= 1
                 if self._stopping:
                     return None
                 self._idle.append(slot)
             woken = slot.wakeup.acquire()
 
     def _wake(self) -> None:
-        """Wake one that waits, unless one is on its way already: it wakes the next one when it has
-        taken something and there is more.  To wake all at once would cost more than short calls do.
+        """Let a slot look at the queue, one that waits or a new one, unless one is on its way: it
+        lets the next one look when it has taken something.  To wake all at once would cost more
+        than short calls do.
         """
-        if self._idle and not self._waking:
+        if self._waking or not self._queue:
+            return
+        if self._idle:
             self._wake_last()
             self._waking = True
+        elif len(self._slots) < self._size:
+            self._add_slot()
 
     def _wake_last(self) -> None:
         # Wherever an interruption strikes: one that is woken twice looks twice, none is forgotten.
@@ -475,7 +468,7 @@ class ThreadPool(Pool):
                 return False
             call.state = OVER
             call.slot = None
-            self._running -= 1
+            self._open -= 1
             self._lost += 1
         LOG.warning(
             "thread %s of pool %r is lost: it still ran %s when the hard limit of %g s was over",
@@ -569,11 +562,9 @@ class ExternalPool:
         self._executor = executor
         self._remote = remote
         self._lock = threading.Lock()
-        # Those not complete yet, in order.
-        self._pending: dict[futures.Future[Any], PoolCall] = {}
-        # How many calls will have their `done` called; signalled when there are none.
-        self._open = 0
-        self._none_open = threading.Condition(self._lock)
+        # Those whose `done` is still to be called, in order; signalled when there are none.
+        self._pending: dict[PoolCall, None] = {}
+        self._none_pending = threading.Condition(self._lock)
 
     @property
     def unfinished(self) -> int:
@@ -592,7 +583,7 @@ class ExternalPool:
         """
         if wait:
             with self._lock:
-                self._none_open.wait_for(lambda: not self._open)
+                self._none_pending.wait_for(lambda: not self._pending)
 
     def submit(
         self,
@@ -612,23 +603,20 @@ class ExternalPool:
 
         :raises RuntimeError: the executor was shut down; whatever else it raises.
         """
-        told = fn, args, done, limit, cancellation
-        call = PoolCall(self, on_event, *told, name=name, always_begins=always_begins)
+        told = fn, args, done, limit, cancellation or Cancellation()
+        call = PoolCall(*told, name=name, always_begins=always_begins, pool=self, on_event=on_event)
         if cancellation is not None:
             cancellation.on_cancel(call.cancel)
-        with self._lock:
-            self._open += 1
+        self._pending[call] = None
         try:
             if self._remote:
-                future = self._executor.submit(fn, *(*call.args, None))
+                call.slot = self._executor.submit(fn, *(*call.args, None))
             else:
-                future = self._executor.submit(self._run, call)
+                call.slot = self._executor.submit(self._run, call)
         except BaseException:
-            self._close()
+            self._forget(call)
             raise
-        call.slot = future
-        self._pending[future] = call
-        future.add_done_callback(self._ended)
+        call.slot.add_done_callback(functools.partial(self._ended, call))
         if call.cancellation.cancelled:  # meanwhile
             self.cancel(call)
         return call
@@ -636,20 +624,20 @@ class ExternalPool:
     def withdraw(self) -> list[PoolCall]:
         """Take back every call that has not started, in order; their `done` is never called."""
         taken = []
-        for future, call in self._pending.copy().items():
+        for call in list(self._pending):
             with self._lock:
                 if call.state == QUEUED:
                     call.state = _WITHDRAWN
-            if future.cancel():
+            if call.slot is not None and call.slot.cancel():
                 taken.append(call)
-                self._close()
+                self._forget(call)
         return taken
 
-    def _close(self) -> None:
+    def _forget(self, call: PoolCall) -> None:
         with self._lock:
-            self._open -= 1
-            if not self._open:
-                self._none_open.notify_all()
+            self._pending.pop(call, None)
+            if not self._pending:
+                self._none_pending.notify_all()
 
     def cancel(self, call: PoolCall, grace: float | None = None) -> None:
         """See `PoolCall.cancel`; nothing is killed."""
@@ -657,8 +645,7 @@ class ExternalPool:
         if call.slot is not None and not call.always_begins:
             call.slot.cancel()
 
-    def _ended(self, future: futures.Future[Any]) -> None:
-        call = self._pending.pop(future)
+    def _ended(self, call: PoolCall, future: futures.Future[Any]) -> None:
         if not future.cancelled():
             problem = future.exception()
             self._complete(call, ft.Failure.from_exception(problem) if problem else future.result())
@@ -677,7 +664,7 @@ class ExternalPool:
         try:
             call.complete(value)
         finally:
-            self._close()
+            self._forget(call)
 
     # In the threads of the executor.
 

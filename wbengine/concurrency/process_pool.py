@@ -147,11 +147,13 @@ class _Process(pools.Slot):
     def __init__(self, name: str, pool: ProcessPool) -> None:
         super().__init__(name)
         self._pool = pool
-        self._child: _Child | None = None
+        # For what follows; a child is closed once it is not the one of the slot any more.
         self._lock = threading.Lock()
+        self._child: _Child | None = None
         self._killed = False
-        # The call that the child makes now, and why it was killed, if it was.
+        # The call that the child makes now, whether it has it, and why it was killed, if it was.
         self._call: pools.PoolCall | None = None
+        self._sent = False
         self._why: BaseException | None = None
         self._timers: list[timers.Timer] = []
 
@@ -162,27 +164,30 @@ class _Process(pools.Slot):
 
     def open(self) -> None:
         problem = self._ensure()
-        if problem is not None:
+        if isinstance(problem, ft.Failure):
             LOG.warning("process %s did not start: %s", self.name, problem.pformat())
 
     def run(self, call: pools.PoolCall) -> Any:
+        made = call.fn, call.args, call.limit.soft, call.cancellation.deadline
         try:
-            made = call.fn, call.args, call.limit.soft, call.cancellation.deadline
             data = child_process.encode(child_process.CALL, made, "call")
             for _ in range(2):
-                problem = self._ensure()
-                if problem is not None:
-                    return problem
-                child = self._child
-                assert child is not None
+                child = self._ensure()
+                if isinstance(child, ft.Failure):
+                    return child
                 if not self._begin(child, call):
                     return call.cancelled_early()
                 if child.send(data):
                     del data
+                    self._tell_cancelled(child, call)
                     return self._outcome(child, child.result(call), call)
-                # It died between two calls: this one never reached it, another child may run it.
-                self._end()
+                # It died between two calls: this one never reached it, another child may run it,
+                # unless it was killed for this call.
+                why = self._end()
                 self.close()
+                cancelled = call.cancellation.cancelled and not call.always_begins
+                if why is not None and not cancelled:
+                    return ft.Failure.from_exception(why)
             return pools.worker_lost(
                 f"two processes of {self.name} died before {call} reached them"
             )
@@ -195,26 +200,25 @@ class _Process(pools.Slot):
 
     def _begin(self, child: _Child, call: pools.PoolCall) -> bool:
         """From now on the child makes this call; False: it was cancelled before."""
+        hard = call.limit.hard
         with self._lock:
-            cancelled = call.cancellation.cancelled
-            if cancelled and not call.always_begins:
+            if call.cancellation.cancelled and not call.always_begins:
                 return False
-            self._call, self._why = call, None
+            self._call, self._sent, self._why = call, False, None
             child.calls += 1
-            if cancelled:
-                child.cancel()
-            if call.limit.hard is not None:
-                self._kill_after(
-                    child,
-                    call,
-                    call.limit.hard,
-                    exceptions.TimeLimitExceeded,
-                    f"{call} did not end within its hard limit of {call.limit.hard:g} s;"
-                    f" its process {child.pid} was killed",
-                )
+            if hard is not None:
+                text = f"{call} did not end within its hard limit of {hard:g} s"
+                self._kill_later(call, hard, exceptions.TimeLimitExceeded, text)
             if self._pool.max_memory is not None:
-                self._check_memory_later(child, call)
+                self._later(_MEMORY_PERIOD, self._check_memory, child, call)
         return True
+
+    def _tell_cancelled(self, child: _Child, call: pools.PoolCall) -> None:
+        """The child has the call; it may have been cancelled before."""
+        with self._lock:
+            self._sent = True
+            if call.cancellation.cancelled:
+                child.cancel()
 
     def _end(self) -> BaseException | None:
         """The call is over; why its child was killed, if it was."""
@@ -247,47 +251,35 @@ class _Process(pools.Slot):
 
     def cancel(self, call: pools.PoolCall, grace: float | None) -> None:
         with self._lock:
-            child = self._child
-            if self._call is not call or child is None:
+            if self._call is not call or self._child is None:
                 return  # it is over; or about to begin, and looks itself
-            child.cancel()
+            if self._sent:
+                self._child.cancel()
             if grace is not None:
-                self._kill_after(
-                    child,
-                    call,
-                    max(0.0, grace),
-                    exceptions.Cancelled,
-                    f"{call} was cancelled, and did not end; its process {child.pid} was killed",
-                )
+                text = f"{call} was cancelled, and did not end"
+                self._kill_later(call, max(0.0, grace), exceptions.Cancelled, text)
 
-    def _kill_after(
-        self,
-        child: _Child,
-        call: pools.PoolCall,
-        seconds: float,
-        kind: type[BaseException],
-        text: str,
+    def _kill_later(
+        self, call: pools.PoolCall, seconds: float, kind: type[BaseException], text: str
     ) -> None:
         """Kill the child, if it still makes this call then; under the lock."""
-        self._later(seconds, functools.partial(self._kill_child, child, call, kind, text))
+        text = f"{text}; its process {self.pid} was killed"
+        self._later(seconds, self._kill_child, call, kind, text)
 
-    def _later(self, seconds: float, act: Callable[[], object]) -> None:
+    def _later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
         """Do it then, unless the call has ended; under the lock."""
         waiting = [timer for timer in self._timers if timer.act is not None]
-        self._timers = [*waiting, timers.of_process().after(seconds, act)]
+        timer = timers.of_process().after(seconds, functools.partial(act, *args))
+        self._timers = [*waiting, timer]
 
-    def _kill_child(
-        self, child: _Child, call: pools.PoolCall, kind: type[BaseException], text: str
-    ) -> None:
+    def _kill_child(self, call: pools.PoolCall, kind: type[BaseException], text: str) -> None:
         with self._lock:
-            if self._call is not call or self._child is not child or self._why is not None:
+            child = self._child
+            if self._call is not call or child is None or self._why is not None:
                 return
             self._why = kind(text)
             child.kill()
         LOG.warning("process %s (%s) was killed: %s", child.pid, self.name, text)
-
-    def _check_memory_later(self, child: _Child, call: pools.PoolCall) -> None:
-        self._later(_MEMORY_PERIOD, functools.partial(self._check_memory, child, call))
 
     def _check_memory(self, child: _Child, call: pools.PoolCall) -> None:
         size = self._excess_memory(child)
@@ -296,11 +288,11 @@ class _Process(pools.Slot):
                 f"process {child.pid} had {size:,} bytes of memory when it ran {call}, of"
                 f" {self._pool.max_memory:,} allowed; it was killed"
             )
-            self._kill_child(child, call, MemoryError, text)
+            self._kill_child(call, MemoryError, text)
             return
         with self._lock:
-            if self._call is call and self._child is child:
-                self._check_memory_later(child, call)
+            if self._call is call:
+                self._later(_MEMORY_PERIOD, self._check_memory, child, call)
 
     def _excess_memory(self, child: _Child) -> int | None:
         """The memory of a child that has too much."""
@@ -314,39 +306,38 @@ class _Process(pools.Slot):
         self.exhausted = False
         self.close()
 
-    def _ensure(self) -> ft.Failure | None:
+    def _ensure(self) -> _Child | ft.Failure:
         """Have a child that is ready; the Failure says why there is none."""
         if self._child is not None:
             if self._child.alive():
-                return None
+                return self._child
             self.close()
-        if self._pool.problem is not None:
-            return self._pool.problem
+        pool = self._pool
+        if pool.problem is not None:
+            return pool.problem
         try:
-            child = self._pool.make_child(self.name)
+            child = pool.make_child(self.name)
         except Exception as error:
             return ft.Failure.from_exception(error)
         with self._lock:
             self._child = child
-            killed = self._killed
-        if killed:
-            child.kill()
+            if self._killed:
+                child.kill()
         if child.result(None) is not _GONE:
-            self._pool.proven = True
-            return None
+            pool.proven = True
+            return child
         self.close()
         text = f"process {child.pid} ({self.name}) {child.fate()} before it was ready"
-        if self._pool.proven or child.exit_code is None or child.exit_code < 0:
+        if pool.proven or child.exit_code is None or child.exit_code < 0:
             return pools.worker_lost(text)
-        self._pool.problem = pools.worker_lost(f"{text}; {_ADVICE}")
-        return self._pool.problem
+        pool.problem = pools.worker_lost(f"{text}; {_ADVICE}")
+        return pool.problem
 
     def kill(self) -> None:
         with self._lock:
             self._killed = True
-            child = self._child
-        if child is not None:
-            child.kill()
+            if self._child is not None:
+                self._child.kill()
 
     def close(self) -> None:
         with self._lock:
@@ -360,20 +351,19 @@ _GONE: Final[Any] = object()
 
 
 class _Child:
-    """One child process and its pipe; used by one thread, but for `kill` and `cancel`.
+    """One child process and its pipe; used by one thread, but for what a lock of its user guards:
+    `kill`, and `cancel` after `send`.
 
     `calls` counts what it was given: who gives it a call counts first.
     """
 
     def __init__(self, name: str, modules: list[str]) -> None:
         context = _context()
-        self.calls = 0
+        self.calls = self._told = 0
         #: As in `multiprocessing`, less than zero for a signal; known once it is closed.
         self.exit_code: int | None = None
         self._pipe, theirs = context.Pipe()
-        their_cancels, self._cancels = context.Pipe(duplex=False)
-        levels = child_logs.levels()
-        given = (theirs, their_cancels, dict(os.environ), levels, modules)
+        given = (theirs, dict(os.environ), child_logs.levels(), modules)
         try:
             # Not a daemon: what runs in it may use multiprocessing itself.
             self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
@@ -383,18 +373,11 @@ class _Child:
                 self._process.start()
         except BaseException:
             self._pipe.close()
-            self._cancels.close()
             raise
         finally:
             theirs.close()
-            their_cancels.close()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
-        # A child that is stuck must not hold up those who cancel.
-        os.set_blocking(self._cancels.fileno(), False)
-        # Not the lock of the books: that is held while another child starts, which may take long.
-        self._guard = threading.Lock()
-        self._closed = False
         self._poll = select.poll()
         self._poll.register(self._pipe.fileno(), select.POLLIN)
         self._poll.register(self._process.sentinel, select.POLLIN)
@@ -403,7 +386,7 @@ class _Child:
         # Between two calls a child says nothing: whatever there is to read is its end.
         return not self._poll.poll(0)
 
-    def send(self, data: memoryview) -> bool:
+    def send(self, data: memoryview | bytes) -> bool:
         try:
             self._pipe.send_bytes(data)
         except OSError:
@@ -411,13 +394,11 @@ class _Child:
         return True
 
     def cancel(self) -> None:
-        """Tell it that its latest call is cancelled; what does not get through is dropped."""
-        with self._guard:
-            if not self._closed:
-                try:
-                    os.write(self._cancels.fileno(), child_process.NUMBER.pack(self.calls))
-                except OSError:
-                    LOG.warning("process %s cannot be told about its call", self.pid)
+        """Tell it that the call that was sent is cancelled; once, for one that is stuck reads
+        nothing, and must not hold up those who cancel."""
+        if self._told != self.calls:
+            self._told = self.calls
+            self.send(child_process.CANCEL)
 
     def result(self, tell: Tell | None) -> Any:
         """Wait for the outcome, handing events and records on; `_GONE` when the child died."""
@@ -460,9 +441,7 @@ class _Child:
             return f"was killed by signal {-code}"
 
     def kill(self) -> None:
-        with self._guard:
-            if not self._closed:
-                self._process.kill()
+        self._process.kill()
 
     def close(self) -> None:
         """Let the child end (it sees its pipe close), and kill it if it does not."""
@@ -472,11 +451,9 @@ class _Child:
         if not ended.poll(_GRACE * 1000):
             self.kill()
             ended.poll()
-        with _BOOKS, self._guard:
+        with _BOOKS:
             self._process.join()
             self.exit_code = self._process.exitcode
-            self._closed = True
-            self._cancels.close()
             self._process.close()
 
 

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
     from wbengine.dashboard.policy import check_host
     from wbengine.dashboard.runner import Runner
     from wbengine.dashboard.serving import HOST, PORT, Site, serve
+    from wbengine.dashboard.visitors import Visitor, parse_users
 
-__all__ = ["HOST", "PORT", "Runner", "Site", "check_host", "create_app", "serve"]
+__all__ = [
+    "HOST", "PORT", "Runner", "Site", "Visitor", "check_host", "create_app", "parse_users", "serve",
+]  # fmt: skip
 
 _PLACES: Final = {
     "HOST": "wbengine.dashboard.serving",
     "PORT": "wbengine.dashboard.serving",
     "Runner": "wbengine.dashboard.runner",
     "Site": "wbengine.dashboard.serving",
+    "Visitor": "wbengine.dashboard.visitors",
     "check_host": "wbengine.dashboard.policy",
     "create_app": "wbengine.dashboard.app",
+    "parse_users": "wbengine.dashboard.visitors",
     "serve": "wbengine.dashboard.serving",
 }
 

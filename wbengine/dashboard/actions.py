@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import audit, flow_actions, http_errors, urls
+from wbengine.dashboard import audit, flow_actions, http_errors, urls, visitors
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed, Runner
 
@@ -46,10 +46,12 @@ class Actions:
     async def login(self, request: Request) -> Response:
         """A token becomes a cookie."""
         form = await _form(request)
-        if not self._state.sessions.accepts(form.get("token")):
+        token = form.get("token", "")
+        visitor = self._state.sessions.accepts(token)
+        if visitor is None or visitor.role == visitors.PROXY:
             self._state.audit.refused(request, "login")
             return http_errors.page(request, self._state, 401, "This is not the token.")
-        return self._state.admit(request, urls.href(request, "/"))
+        return self._state.admit(request, token, urls.href(request, "/"))
 
     async def flow(self, request: Request) -> Response:
         """Suspend, resume, retry, revert or cancel one."""
@@ -57,13 +59,13 @@ class Actions:
         action = flow_actions.ACTIONS.get(name)
         if action is None:
             raise HTTPException(404)
-        await self._check(request, f"{name} flow {uuid}")
+        await self._check(request, f"{name} flow {uuid}", visitors.OPERATOR)
         await self._do(request, f"{name} flow {uuid}", lambda: self._act(action, uuid, request))
         return RedirectResponse(urls.href(request, f"/flows/{uuid}", done=name), 303)
 
     async def drain(self, request: Request) -> Response:
         """Tell a worker to take nothing new, and to end."""
-        form = await self._check(request, "drain worker")
+        form = await self._check(request, "drain worker", visitors.ADMIN)
         worker = form.get("worker", "")
         if not worker:
             raise HTTPException(400, "The form does not say which worker.")
@@ -81,7 +83,7 @@ class Actions:
                 409,
                 f"The flow is {view.state}: it cannot be told to {action.name} ({words} can be).",
             )
-        by = f"dashboard ({audit.address(request)})"
+        by = f"dashboard ({audit.asker(request)})"
         if action.runs and self._state.runner is not None:
             self._run(self._state.runner, action.name, uuid, request)
         elif action.name == "suspend":
@@ -106,18 +108,20 @@ class Actions:
 
         runner.start(name, uuid, mask, failed_late)
 
-    async def _check(self, request: Request, what: str) -> dict[str, str]:
-        """The form, if it may be acted upon.
+    async def _check(self, request: Request, what: str, role: str) -> dict[str, str]:
+        """The form, if somebody of this role sent it.
 
         :raises HTTPException: it may not; nothing was done.
         """
         form = await _form(request)
-        sessions = self._state.sessions
+        sessions, visitor = self._state.sessions, visitors.of_request(request)
         why = None
         if not self._state.allow_actions:
             why = "The dashboard is read-only: it was not started with --allow-actions."
         elif not sessions.knows_form(request.cookies.get(sessions.cookie), form.get("form_token")):
             why = "This form is not one of ours, or it is too old: load the page again."
+        elif visitor is None or not visitor.may(role):
+            why = f"This takes the role {role}, and yours is {visitor.role if visitor else 'none'}."
         if why is not None:
             self._state.audit.refused(request, what, why)
             raise HTTPException(403, why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -31,6 +31,7 @@ from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.stream import Streams
+from wbengine.dashboard.visitors import Visitor
 from wbengine.dashboard.worker_monitor import WorkerMonitor
 from wbengine.persistence import base as persistence
 from wbengine.views import redaction
@@ -45,6 +46,7 @@ def create_app(
     fleet: Fleet | None = None,
     ledger: str | None = None,
     token: str | None = None,
+    users: Mapping[str, Visitor] | None = None,
     allow_actions: bool = False,
     show_values: bool = False,
     url_prefix: str = "",
@@ -54,28 +56,34 @@ def create_app(
 ) -> ASGIApp:
     """Make the dashboard of a store, to be served or mounted.
 
-    Without a `token` everybody who gets here may look: whoever mounts it has to ask.  `hosts` are
-    the names under which it may be reached (None: all); without a token there should be some.
+    Without a `token` or `users` everybody who gets here may look: whoever mounts it has to ask.
+    `hosts` are the names under which it may be reached (None: all); without a token there should be
+    some.
 
     :param fleet: the workers to show, not opened yet; the dashboard opens and closes it.
     :param ledger: the place of their ledger (None: that of the broker).
+    :param users: who comes in, by tokens (see `visitors.parse_users`), instead of the one `token`.
     :param allow_actions: flows may be suspended, cancelled and so on, and workers drained.
     :param show_values: what tasks were given and returned is shown, with secrets masked.
     :param url_prefix: the path before all pages, where nothing in front takes it away; it counts
         once where the dashboard is also mounted there.
     :param runner: starts flows again; without one they can only be stopped.
     :param closing: to be set when the server is about to end, for it waits for open streams.
-    :raises ValueError: the token can be guessed, or the prefix is no path.
+    :raises ValueError: a token can be guessed, the prefix is no path, or there is a token beside
+        users.
     """
+    if token is not None and users is not None:
+        raise ValueError("token= and users= say the same: leave out one of them")
+    known = users if token is None else {token: Visitor()}
     prefix = urls.check_prefix(url_prefix)
     redactor = redaction.Redactor(show_values=show_values)
     monitor = WorkerMonitor(fleet, ledger, redactor)
     app_state = AppState(
         store=Store(backend, redactor, monitor.offered),
         monitor=monitor,
-        sessions=Sessions(token),
+        sessions=Sessions(known),
         redactor=redactor,
-        audit=Audit(redactor.with_secrets_from({"token": token})),
+        audit=Audit(redactor.with_secrets_from({"token": list(known or ())})),
         runner=runner,
         allow_actions=allow_actions,
         closing=closing or threading.Event(),

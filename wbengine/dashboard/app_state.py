@@ -11,11 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from wbengine.dashboard import rendering, urls
+from wbengine.dashboard import rendering, urls, visitors
 from wbengine.dashboard.audit import Audit
 from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
 from wbengine.dashboard.sessions import Sessions
+from wbengine.dashboard.visitors import Visitor
 from wbengine.dashboard.worker_monitor import WorkerMonitor
 from wbengine.views import redaction
 
@@ -47,19 +48,24 @@ class AppState:
         status: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """A page, or a part of one; whoever has no cookie yet, and needs none, gets one."""
+        """A page, or a part of one; who needs no cookie to come in gets one for the forms."""
         cookie = request.cookies.get(self.sessions.cookie)
-        fresh = None
-        if not self.sessions.knows(cookie):
-            cookie = fresh = self.sessions.begin() if self.sessions.open_to_all else None
+        fresh, visitor = None, visitors.of_request(request)
+        if self.sessions.knows(cookie) is None:
+            # Forms need one also where nobody logs in, and where a proxy says who asks.
+            token = getattr(request.state, "proxy_token", None)
+            needed = visitor is not None and (self.sessions.open_to_all or token is not None)
+            cookie = fresh = self.sessions.begin(token) if needed else None
         context = {
-            "allow_actions": self.allow_actions,
+            "allow_actions": self.allows(visitor, visitors.OPERATOR),
+            "allow_drain": self.allows(visitor, visitors.ADMIN),
             "asset": functools.partial(_asset, request),
             "form_token": self.sessions.form_token(cookie) if cookie else "",
             "href": functools.partial(urls.href, request),
             "nonce": request.scope.get("state", {}).get("nonce", ""),
             "shows_values": self.redactor.show_values,
             "told": None,
+            "visitor": visitor,
             **words,
         }
         answer = HTMLResponse(rendering.render(name, context), status, headers)
@@ -67,10 +73,15 @@ class AppState:
             self.remember(request, answer, fresh)
         return answer
 
-    def admit(self, request: Request, where: str) -> Response:
-        """Send a browser on, with a cookie."""
+    def allows(self, visitor: Visitor | None, role: str) -> bool:
+        """Whether the visitor may do what takes a role."""
+        return self.allow_actions and visitor is not None and visitor.may(role)
+
+    def admit(self, request: Request, token: str, where: str) -> Response:
+        """Send a browser on, with a cookie of who has this token."""
         answer = RedirectResponse(where, 303)
-        self.remember(request, answer, self.sessions.begin())
+        token_or_all = None if self.sessions.open_to_all else token
+        self.remember(request, answer, self.sessions.begin(token_or_all))
         return answer
 
     def remember(self, request: Request, answer: Response, cookie: str) -> None:

@@ -11,11 +11,11 @@ from typing import Final
 
 from starlette.requests import Request
 
-from wbengine.dashboard import urls
+from wbengine.dashboard import urls, visitors
 from wbengine.diagnosis.one_line import joined
 from wbengine.views.redaction import Redactor
 
-__all__ = ["MOST", "WINDOW", "Audit", "address"]
+__all__ = ["MOST", "WINDOW", "Audit", "address", "asker"]
 
 LOG: Final = logging.getLogger("wbengine.audit")
 
@@ -43,24 +43,24 @@ class Audit:
         self._told = self._untold = 0
 
     def done(self, request: Request, what: str) -> None:
-        LOG.info("%s, from %s", what, address(request))
+        LOG.info("%s, from %s", what, asker(request))
 
     def failed(self, request: Request, what: str, why: str) -> None:
         because = joined(self._redactor.text(why))
-        LOG.warning("%s failed, from %s: %s", what, address(request), because)
+        LOG.warning("%s failed, from %s: %s", what, asker(request), because)
 
     def refused(self, request: Request, what: str, why: str | None = None) -> None:
         """What a form wanted was not done; all words are ours."""
         if self._is_told():
             because = f": {why}" if why else ""
-            LOG.warning("%s refused, from %s%s", what, address(request), because)
+            LOG.warning("%s refused, from %s%s", what, asker(request), because)
 
     def turned_away(self, request: Request, why: str, said: str | None = None) -> None:
         """A request did not get to a page, because of what it `said`."""
         if self._is_told():
             because = why if said is None else f"{why} '{self._quoted(said)}'"
             what = f"{self._quoted(request.method)} {self._quoted(urls.path_of(request))}"
-            LOG.warning("%s refused, from %s: %s", what, address(request), because)
+            LOG.warning("%s refused, from %s: %s", what, asker(request), because)
 
     def _quoted(self, text: str) -> str:
         """A stranger's text: masked, in one line of printable ASCII, and not long."""
@@ -81,6 +81,14 @@ class Audit:
         if untold:
             LOG.warning("%d more were refused, and not told one by one", untold)
         return True
+
+
+def asker(request: Request) -> str:
+    """Who asked, by name and role where there are such, and from where."""
+    visitor = visitors.of_request(request)
+    if visitor is None or not visitor.name:
+        return address(request)
+    return f"{visitor.name}, {visitor.role}, {address(request)}"
 
 
 def address(request: Request) -> str:

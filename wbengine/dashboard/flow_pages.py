@@ -15,6 +15,7 @@ from wbengine import drawing, exceptions, states
 from wbengine.dashboard import flow_actions, http_errors, listings, stream, tree, urls
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed
+from wbengine.types import outline
 from wbengine.views import flow as flows
 from wbengine.views import listing, timeline
 
@@ -67,22 +68,47 @@ class FlowPages:
     def tasks(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
             under, start = (http_errors.whole(request, name) for name in ("under", "start"))
-            state = request.query_params.get("state") or None
-            if state is None:
-                return {"table": tree.table(view, under, start), "under": under, "state": None}
-            states.check_known("state of a task", state, states.ATOM_STATES)
-            return {"table": tree.of_state(view, state, start), "under": 0, "state": state}
+            query = request.query_params
+            wanted = tree.Selection(
+                query.get("state", ""), query.get("name", "").strip()[:200], query.get("sort", "")
+            )
+            told = {"sorts": tree.SORTS, "under": 0 if wanted else under, "wanted": wanted}
+            if wanted:
+                return {"table": tree.selected(view, wanted, start), **told}
+            return {"table": tree.table(view, under, start), **told}
 
         return self._page(request, "tasks", words)
 
     def graph(self, request: Request) -> Response:
         def words(view: flows.FlowView) -> dict[str, Any]:
             under = http_errors.whole(request, "under")
+            nodes = view.outline.nodes
+            opened, closed = (
+                frozenset(
+                    node
+                    for node in http_errors.wholes(request, name)
+                    if node < len(nodes) and nodes[node].kind == outline.FLOW
+                )
+                for name in ("open", "close")
+            )
+
+            def toggle(node: int, is_open: bool) -> str:
+                others, others_closed = opened - {node}, closed - {node}
+                address = urls.href(
+                    request,
+                    f"/flows/{view.uuid}/graph",
+                    under=under,
+                    open=sorted(others | {node} if is_open else others),
+                    close=sorted(others_closed if is_open else others_closed | {node}),
+                )
+                return f"{address}#node-{node}"
+
             picture = drawing.html(
                 view.outline,
                 view,
                 root=under,
                 link=lambda atom: self._atom_page(request, view, atom.uuid),
+                folding=drawing.Folding(opened, closed, toggle),
             )
             return {"picture": picture, "under": under}
 
@@ -145,8 +171,8 @@ class FlowPages:
             "view": view,
             "where": f"/flows/{view.uuid}",
             "again": {
-                name: request.query_params.get(name)
-                for name in ("under", "start", "after", "state")
+                name: request.query_params.getlist(name)
+                for name in ("under", "start", "after", "state", "name", "sort", "open", "close")
             },
             **told,
         }

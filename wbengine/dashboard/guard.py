@@ -13,8 +13,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from wbengine.dashboard import http_errors, policy, urls
+from wbengine.dashboard import http_errors, policy, urls, visitors
 from wbengine.dashboard.app_state import AppState
+from wbengine.dashboard.visitors import Visitor
 
 __all__ = ["Guard"]
 
@@ -58,11 +59,7 @@ class Guard:
                 raise ConnectionError("the answer broke off") from None
 
     async def _refusal(self, request: Request, visit: _Visit) -> ASGIApp | None:
-        sessions, path, audit = (
-            self._state.sessions,
-            urls.path_of(request),
-            self._state.audit,
-        )
+        path, audit = urls.path_of(request), self._state.audit
         if not policy.host_is_known(request.headers, self._hosts):
             audit.turned_away(
                 request, "the dashboard is not known as", request.headers.get("host", "")
@@ -72,9 +69,13 @@ class Guard:
             visit.static = path.startswith(_STATIC)
             known = True
         else:
-            known = sessions.accepts(_bearer(request.headers)) or sessions.knows(
-                request.cookies.get(sessions.cookie)
-            )
+            try:
+                visitor = self._visitor(request)
+            except ValueError as error:
+                audit.turned_away(request, "the proxy says nobody who can come in")
+                return http_errors.page(request, self._state, 401, str(error))
+            request.state.visitor = visitor
+            known = visitor is not None
         shown = request.query_params.get("token")
         if shown is not None and request.method == "GET" and not visit.static:
             return self._exchanged(request, shown)
@@ -92,15 +93,34 @@ class Guard:
             )
         return None
 
+    def _visitor(self, request: Request) -> Visitor | None:
+        """Who asks; a proxy says for whom.
+
+        :raises ValueError: it does not.
+        """
+        sessions, token = self._state.sessions, _bearer(request.headers)
+        found = sessions.accepts(token)
+        if found is not None and found.role == visitors.PROXY:
+            request.state.proxy_token = token
+            role = _only(request.headers, "x-wbengine-role", visitors.VIEWER)
+            name = visitors.check_name(_only(request.headers, "x-wbengine-user", ""))
+            return Visitor(name, visitors.check_role(role))
+        if found is None:
+            found = sessions.knows(request.cookies.get(sessions.cookie))
+        # A cookie that a proxy's visitor was given is for forms.
+        return None if found is not None and found.role == visitors.PROXY else found
+
     def _exchanged(self, request: Request, token: str) -> ASGIApp:
         """A token in an address becomes a cookie, and leaves the address."""
-        if not self._state.sessions.accepts(token):
+        visitor = self._state.sessions.accepts(token)
+        if visitor is None or visitor.role == visitors.PROXY:
             self._state.audit.turned_away(request, "this is not the token")
             return http_errors.page(request, self._state, 401, "This is not the token.")
         left = [each for each in request.query_params.multi_items() if each[0] != "token"]
         # Two slashes at the beginning would be the name of another host.
         where = urls.href(request, "/" + urls.path_of(request).lstrip("/"))
-        return self._state.admit(request, f"{where}?{urlencode(left)}" if left else where)
+        where = f"{where}?{urlencode(left)}" if left else where
+        return self._state.admit(request, token, where)
 
     def _log(self, error: Exception) -> None:
         told = "".join(traceback.format_exception(error))
@@ -124,6 +144,17 @@ class _Visit:
             for name, value in policy.headers(self._nonce, static=self.static):
                 found.setdefault(name.decode(), value.decode())
         await self._send(message)
+
+
+def _only(headers: Headers, name: str, default: str) -> str:
+    """A header that must not be there twice: the other one may be of the proxy's visitor.
+
+    :raises ValueError: it is.
+    """
+    found = headers.getlist(name) or [default]
+    if len(found) > 1:
+        raise ValueError(f"{name} is there {len(found)} times")
+    return found[0]
 
 
 def _bearer(headers: Headers) -> str | None:

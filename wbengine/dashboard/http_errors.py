@@ -15,7 +15,7 @@ from wbengine import exceptions
 from wbengine.dashboard import urls
 from wbengine.dashboard.app_state import AppState
 
-__all__ = ["asking", "page", "refused", "whole"]
+__all__ = ["asking", "page", "refused", "whole", "wholes"]
 
 _SAID: Final[Mapping[int, str]] = {
     401: "Show the token that was printed when the dashboard started.",
@@ -76,7 +76,18 @@ def whole(request: Request, name: str, default: int = 0) -> int:
 
     :raises ValueError: it is something else.
     """
-    text = request.query_params.get(name, str(default))
+    return _whole(name, request.query_params.get(name, str(default)))
+
+
+def wholes(request: Request, name: str) -> frozenset[int]:
+    """The whole numbers of that name in an address.
+
+    :raises ValueError: one of them is something else.
+    """
+    return frozenset(_whole(name, text) for text in request.query_params.getlist(name))
+
+
+def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ValueError(f"{name}={text!r:.40} is no whole number")
     return int(text)

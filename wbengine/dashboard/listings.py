@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from starlette.datastructures import QueryParams
 
 from wbengine import states
 from wbengine.persistence import base as persistence
+from wbengine.persistence import listing as listings
 from wbengine.views import listing, redaction
 
 __all__ = ["PERIODS", "Wanted"]
@@ -38,6 +40,8 @@ class Wanted:
     since: str = ""
     after: str = ""
     limit: int = LIMIT
+    #: What the name holds, what the id begins with, or `key=value` of a tag.
+    find: str = ""
 
     @classmethod
     def of(cls, query: QueryParams) -> Wanted:
@@ -51,27 +55,36 @@ class Wanted:
         since, limit = query.get("since", ""), query.get("limit", str(LIMIT))
         if since and since not in PERIODS:
             raise ValueError(f"since={since!r:.40} is none of {', '.join(PERIODS)}")
-        if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MOST:
+        if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= MOST:
             raise ValueError(f"limit={limit!r:.40} is no number from 1 to {MOST}")
         name, after = query.get("name", "").strip()[:200], query.get("after", "")
         if len(after) > _LONGEST:
             raise ValueError(f"after={after!r:.40} is not what a page told")
-        return cls(name, found, since, after, int(limit))
+        return cls(name, found, since, after, int(limit), query.get("find", "").strip()[:330])
 
     @property
     def is_all(self) -> bool:
-        return not (self.name or self.states or self.since or self.after)
+        return not (self.name or self.states or self.since or self.after or self.find)
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        key, _, value = (each.strip() for each in self.find.partition("="))
+        try:
+            return listings.check_tags({key: value})
+        except ValueError:  # then it is a part of a name
+            return {}
 
     def query(self, **more: Any) -> dict[str, Any]:
         """The parameters of an address that asks for the same, but for `more`."""
         limit = "" if self.limit == LIMIT else self.limit
-        told = {"name": self.name, "state": self.states, "since": self.since, "limit": limit}
-        return {**told, "after": self.after, **more}
+        told = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
+        return {**told, "limit": limit, "after": self.after, **more}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor
     ) -> listing.ListingView:
         """:raises ValueError: `after` is not what a page told."""
+        tags = self._tags
         since = time.time() - PERIODS[self.since][1] if self.since else None
         return listing.page(
             connection,
@@ -80,5 +93,7 @@ class Wanted:
             since=since,
             limit=self.limit,
             after=self.after or None,
+            text=None if tags else self.find or None,
+            tags=tags,
             redactor=redactor,
         )

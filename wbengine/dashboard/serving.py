@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import uvicorn
 
 from wbengine.dashboard import app, policy
 from wbengine.dashboard.sessions import new_token
+from wbengine.dashboard.visitors import Visitor
 from wbengine.persistence import base as persistence
 
 __all__ = ["HOST", "PORT", "Site", "serve"]
@@ -28,9 +29,9 @@ _GRACE: Final = 2
 class Site:
     """A dashboard that listens at an address of its own.
 
-    Without a `token` one is made up, and with `no_auth` there is none.  `port` 0 is any free one.
-    `allow_hosts` are the names under which a proxy in front makes it known; one on this host is
-    then believed who asked it, and whether by TLS (`X-Forwarded-For`, `X-Forwarded-Proto`).
+    Without a `token` or `users` one is made up, and with `no_auth` there is none.  `port` 0 is any
+    free one.  `allow_hosts` are the names under which a proxy in front makes it known; one on this
+    host is then believed who asked it, and whether by TLS (`X-Forwarded-For`, `X-Forwarded-Proto`).
     `options` are those of `create_app`.
 
     :raises ValueError: others could come in without a token, or it can be guessed; or a name is
@@ -45,23 +46,31 @@ class Site:
         host: str = HOST,
         port: int = PORT,
         token: str | None = None,
+        users: Mapping[str, Visitor] | None = None,
         no_auth: bool = False,
         url_prefix: str = "",
         allow_hosts: Collection[str] = (),
         **options: Any,
     ) -> None:
         at_home = host in policy.LOOPBACK
+        if no_auth and users is not None:
+            raise ValueError("no_auth lets everybody in: leave out the users")
         if no_auth and not at_home:
             raise ValueError(f"host={host!r} can be reached by others: that takes a token")
         if no_auth and allow_hosts:
             raise ValueError(f"{min(allow_hosts)!r} can be reached by others: that takes a token")
-        self._token = None if no_auth else token or new_token()
+        self._token = None if no_auth or users is not None else token or new_token()
         hosts = {policy.check_host(name) for name in allow_hosts}
         if at_home or hosts:
             options.setdefault("hosts", policy.LOOPBACK | hosts | {host})
         closing = threading.Event()
         made = app.create_app(
-            backend, token=self._token, url_prefix=url_prefix, closing=closing, **options
+            backend,
+            token=self._token,
+            users=users,
+            url_prefix=url_prefix,
+            closing=closing,
+            **options,
         )
         config = uvicorn.Config(
             made,

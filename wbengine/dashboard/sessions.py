@@ -6,13 +6,14 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-__all__ = ["LEAST_TOKEN", "Sessions", "check_token", "new_token"]
+from wbengine.dashboard import visitors
+from wbengine.dashboard.visitors import Visitor
 
-#: A token of fewer characters can be guessed.
-LEAST_TOKEN: Final = 16
+__all__ = ["Sessions", "new_token"]
+
 #: Seconds after which a browser is asked for the token again.
 LIFETIME: Final = 24 * 3600.0
 
@@ -22,67 +23,73 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def check_token(token: str) -> str:
-    """`token`, if it can be one.
-
-    :raises ValueError: it is too short, or has characters that do not survive a header.
-    """
-    if len(token) < LEAST_TOKEN:
-        raise ValueError(f"a token has at least {LEAST_TOKEN} characters, this one {len(token)}")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("a token consists of printable ASCII characters, without blanks")
-    return token
-
-
 class Sessions:
-    """Nothing is remembered: a cookie is its own proof, signed with a key made of the token.
+    """Nothing is remembered: a cookie is its own proof, signed with a key made of its user's token.
 
-    Without a token everybody may come in (who mounts the dashboard asks for himself); cookies then
+    It says whose it is by a mark of that token; name and role are those that the user has now.
+    Without tokens everybody may come in (who mounts the dashboard asks for himself); cookies then
     serve only to tell a form of ours from one of somebody else's.
     """
 
-    def __init__(self, token: str | None, clock: Callable[[], float] = time.time) -> None:
-        """:raises ValueError: `token` can be guessed, or cannot be sent."""
-        self._token = None if token is None else check_token(token).encode()
+    def __init__(
+        self, users: Mapping[str, Visitor] | None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """:raises ValueError: there are no users, or a token can be guessed, or cannot be sent."""
+        if users is not None and not users:
+            raise ValueError("there are no users: nobody could come in")
+        self.open_to_all: Final = users is None
+        known = {new_token(): Visitor()} if users is None else users
+        self._users = {
+            _signed(visitors.check_token(token), "mark")[:16]: (token, visitor)
+            for token, visitor in known.items()
+        }
         self._clock = clock
-        key = secrets.token_bytes(32) if self._token is None else self._token
-        self._key = hashlib.sha256(b"wbengine dashboard\0" + key).digest()
+        marks = " ".join(sorted(self._users)).encode()
         #: Several dashboards of one host must not overwrite each other's cookies.
-        self.cookie: Final = f"wbengine_{self._sign('cookie')[:8]}"
+        self.cookie: Final = f"wbengine_{hashlib.sha256(marks).hexdigest()[:8]}"
 
-    @property
-    def open_to_all(self) -> bool:
-        return self._token is None
+    def accepts(self, token: str | None) -> Visitor | None:
+        """Whose token this is; takes as long for each wrong one."""
+        if self.open_to_all:
+            return Visitor()
+        found = None
+        for known, visitor in self._users.values():
+            if _same(token or "", known):
+                found = visitor
+        return found
 
-    def accepts(self, token: str | None) -> bool:
-        """Whether this is the token; takes as long for each wrong one."""
-        if self._token is None:
-            return True
-        return hmac.compare_digest((token or "").encode("utf-8", "replace"), self._token)
+    def begin(self, token: str | None) -> str:
+        """The value of a new cookie of the user of `token`; None, where everybody may come in."""
+        ((only, _),) = self._users.values() if token is None else [(token, None)]
+        name = f"{int(self._clock())}.{secrets.token_urlsafe(12)}.{_signed(only, 'mark')[:16]}"
+        return f"{name}.{_signed(only, 'session', name)}"
 
-    def begin(self) -> str:
-        """The value of a new cookie."""
-        name = f"{int(self._clock())}.{secrets.token_urlsafe(12)}"
-        return f"{name}.{self._sign('session', name)}"
+    def knows(self, cookie: str | None) -> Visitor | None:
+        """Whose it is, if it is one of ours, and not too old."""
+        found = self._found(cookie)
+        return None if found is None else found[1]
 
-    def knows(self, cookie: str | None) -> bool:
-        """Whether it is one of ours, and not too old."""
-        name, _, proof = (cookie or "").rpartition(".")
-        if not _same(proof, self._sign("session", name)):
-            return False
-        age = self._clock() - int(name.partition(".")[0])
-        return -60.0 < age < LIFETIME
-
-    def form_token(self, cookie: str) -> str:
+    def form_token(self, cookie: str) -> str | None:
         """What the forms of this visitor carry, so that nobody else's form passes for one."""
-        return self._sign("form", cookie)
+        found = self._found(cookie)
+        return None if found is None else _signed(found[0], "form", cookie)
 
     def knows_form(self, cookie: str | None, token: str | None) -> bool:
-        return cookie is not None and _same(token or "", self.form_token(cookie))
+        expected = None if cookie is None else self.form_token(cookie)
+        return expected is not None and _same(token or "", expected)
 
-    def _sign(self, *words: str) -> str:
-        told = "\0".join(words).encode("utf-8", "replace")
-        return hmac.new(self._key, told, hashlib.sha256).hexdigest()
+    def _found(self, cookie: str | None) -> tuple[str, Visitor] | None:
+        name, _, proof = (cookie or "").rpartition(".")
+        user = self._users.get(name.rpartition(".")[2])
+        if user is None or not _same(proof, _signed(user[0], "session", name)):
+            return None
+        age = self._clock() - int(name.partition(".")[0])
+        return user if -60.0 < age < LIFETIME else None
+
+
+def _signed(token: str, *words: str) -> str:
+    key = hashlib.sha256(f"wbengine dashboard\0{token}".encode()).digest()
+    return hmac.new(key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
 
 
 def _same(one: str, other: str) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine.views import atoms
 from wbengine.views import flow as flows
 from wbengine.views.structure import NodeView
 
-__all__ = ["ROWS", "Row", "Table", "of_state", "table"]
+__all__ = ["ORDERS", "ROWS", "SORTS", "Row", "Selection", "Table", "selected", "table"]
 
 #: More rows than this are told by whole sub-flows, or on several pages.
 ROWS: Final = 1200
@@ -59,6 +59,78 @@ class Table:
         return self.end if self.end < self.among else None
 
 
+#: What a table can be sorted by: the word of the address, and the value of a task.
+ORDERS: Final[Mapping[str, Callable[[atoms.AtomView], Any]]] = {
+    "name": lambda atom: atom.name,
+    "state": lambda atom: atom.state,
+    "executions": lambda atom: atom.executions,
+    "worker": lambda atom: atom.worker,
+    "began": lambda atom: atom.started,
+    "took": lambda atom: atom.runtime,
+}
+
+#: The orders that a form offers: the word of the address, and what is read.
+SORTS: Final[Mapping[str, str]] = {
+    "name": "by name",
+    "-name": "by name, Z to A",
+    "state": "by state",
+    "-state": "by state, Z to A",
+    "worker": "by worker",
+    "-worker": "by worker, Z to A",
+    "-executions": "most executions first",
+    "executions": "fewest executions first",
+    "began": "first begun first",
+    "-began": "last begun first",
+    "-took": "longest first",
+    "took": "shortest first",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tasks are wanted, in which order: that of the plan, or by one of `ORDERS`, the other
+    way round with a minus before it.
+
+    :raises ValueError: there is no such state, or no such order.
+    """
+
+    state: str = ""
+    name: str = ""
+    sort: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state:
+            states.check_known("state of a task", self.state, states.ATOM_STATES)
+        if self.sort and self.sort.removeprefix("-") not in ORDERS:
+            raise ValueError(f"sort={self.sort!r:.40} is none of {', '.join(ORDERS)}")
+
+    def __bool__(self) -> bool:
+        return bool(self.state or self.name or self.sort)
+
+    def among(self, found: Iterable[atoms.AtomView]) -> list[atoms.AtomView]:
+        """Those of them that are wanted.  What has no value to sort by comes last."""
+        wanted = self.name.casefold()
+        chosen = [
+            atom
+            for atom in found
+            if (not self.state or atom.state == self.state) and wanted in atom.name.casefold()
+        ]
+        if not self.sort:
+            return chosen
+        key = ORDERS[self.sort.removeprefix("-")]
+        known = [atom for atom in chosen if key(atom) is not None]
+        known.sort(key=key, reverse=self.sort.startswith("-"))
+        return known + [atom for atom in chosen if key(atom) is None]
+
+    def query(self, **changes: object) -> dict[str, object]:
+        """What the address says of it, with some `changes`."""
+        return {"state": self.state, "name": self.name, "sort": self.sort, **changes}
+
+    def turned(self, order: str) -> str:
+        """`sort` of the address that a click on a column leads to."""
+        return f"-{order}" if self.sort == order else order
+
+
 def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
     """What is in the flow at a node, from its child number `start` on.
 
@@ -82,14 +154,14 @@ def table(view: flows.FlowView, under: int = 0, start: int = 0) -> Table:
     return Table(rows, around, start, start + len(shown), among)
 
 
-def of_state(view: flows.FlowView, state: str, start: int = 0) -> Table:
-    """All tasks in a state, wherever they are, from number `start` on.
+def selected(view: flows.FlowView, wanted: Selection, start: int = 0) -> Table:
+    """The tasks that are `wanted`, wherever they are, from number `start` on.
 
     :raises NotFound: there are not so many.
     """
-    found = [atom for atom in view.atoms if atom.state == state]
+    found = wanted.among(view.atoms)
     if start and start >= len(found):
-        raise exceptions.NotFound(f"{len(found)} tasks are in {state}")
+        raise exceptions.NotFound(f"there are {len(found)} such tasks")
     shown = found[start : start + ROWS]
     rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, Counter(), a)) for a in shown]
     return Table(rows, [view.tree], start, start + len(shown), len(found))

@@ -28,7 +28,8 @@ def look(check: str, place: Any) -> Iterator[Finding]:
         after = time.time()
     except exceptions.TransportFailure as error:
         yield note(check, f"{place.shown} does not tell its settings ({line(error)});"
-                   " let the user run INFO: ACL SETUSER USER +info")  # fmt: skip
+                   " let the user run INFO, or a Redis that comes back older than it was is not"
+               " noticed: ACL SETUSER USER +info")  # fmt: skip
         return
     finally:
         pool.close()
@@ -54,7 +55,7 @@ def _wrong(check: str, told: dict[str, str]) -> Iterator[Finding]:
         yield bad(
             check,
             "it has no append-only file: when it ends, it forgets which requests were taken, and"
-            " flows fail as WorkerLost",
+            " flows fail as WorkerLost, also with what only waited in it",
             "redis-cli CONFIG SET appendonly yes, and the same line in redis.conf",
         )
     elif told.get("aof_last_write_status", "ok") != "ok":

@@ -11,7 +11,7 @@ from typing import Any
 from wbengine import engines, exceptions, task
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based import worker
-from wbengine.engines.worker_based.connections import connecting
+from wbengine.engines.worker_based.connections import connecting, queue_counts
 from wbengine.patterns import linear_flow
 
 __all__ = ["Echo", "look"]
@@ -85,6 +85,5 @@ def _clear(place: Place, gone: worker.Worker) -> None:
     """Not everywhere does an empty queue go with its last worker."""
     with contextlib.suppress(Exception):  # it goes one day
         connection = connecting.reach(place.target, threading.Event(), within=2.0)
-        with contextlib.closing(connection), connection.channel() as channel:
-            for queue in gone.queues.values():
-                channel.queue_delete(queue, if_unused=True, if_empty=True)
+        with connection:
+            queue_counts.remove_unused(connection, gone.queues.values())

@@ -64,11 +64,7 @@ def _nobody(place: Place, fleet: fleets.Fleet, least: int) -> Finding:
     """Nothing is wrong with that, unless somebody wants workers, or they are elsewhere."""
     connection = fleet.connect()
     try:
-        others = [
-            name
-            for name in queue_counts.exchanges(connection, fleet.target)
-            if name != place.exchange
-        ]
+        others = [name for name in queue_counts.exchanges(connection) if name != place.exchange]
     finally:
         connecting.release(connection)
     told, fix = f"none answers on exchange {place.exchange!r}", _start(place)

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 from wbengine import _names
 from wbengine._terminal import escaped_json
 from wbengine.drawing import graphviz, labels, mermaid, tree
 from wbengine.drawing import scene as scenes
 from wbengine.drawing.chart import render as chart
-from wbengine.drawing.graphviz import DrawingFailed, Link
+from wbengine.drawing.graphviz import DrawingFailed, Link, Toggle
 from wbengine.drawing.scene import MAX_ATOMS
 from wbengine.drawing.styles import STYLESHEET
 from wbengine.types import outline as outlines
@@ -25,6 +26,7 @@ __all__ = [
     "MAX_ATOMS",
     "STYLESHEET",
     "DrawingFailed",
+    "Folding",
     "chart",
     "draw",
     "html",
@@ -34,6 +36,8 @@ __all__ = [
 FORMATS: Final = ("text", "mermaid", "dot", "json", "svg", "png")
 DIRECTIONS: Final = ("auto", "LR", "TB")
 SCHEMA: Final = "wbengine/graph/1"
+#: So many boxes are seen at once, where flows can be opened and closed.
+_FOLDED: Final = 120
 
 
 def draw(
@@ -64,8 +68,7 @@ def draw(
     _check("format", format, FORMATS)
     _check("direction", direction, DIRECTIONS)
     max_atoms = max_atoms if most is None else most
-    if not 0 <= root < len(outline.nodes):
-        raise ValueError(f"root={root!r}: the outline has nodes 0 to {len(outline.nodes) - 1}")
+    _check_root(outline, root)
     if format == "png":
         raise ValueError("A PNG is no text: see wbengine.drawing.png")
     if format == "text":
@@ -105,14 +108,51 @@ def png(
     )
 
 
+class Folding(NamedTuple):
+    """The flows of a picture that its reader `opened` and `closed`, by their positions in the
+    outline; `toggle` makes the address under which one of them is opened, or closed.
+    """
+
+    opened: Collection[int]
+    closed: Collection[int]
+    toggle: Toggle
+
+
 def html(
-    outline: outlines.Outline, view: FlowView, *, root: int = 0, link: Link | None = None
+    outline: outlines.Outline,
+    view: FlowView,
+    *,
+    root: int = 0,
+    link: Link | None = None,
+    folding: Folding | None = None,
 ) -> str:
     """A picture for a page that has `STYLESHEET`: an SVG; where Graphviz cannot make it, the reason
     in one sentence, and the tree.
+
+    With `folding`, of more than about 120 boxes whole flows are collapsed, and can be opened.
     """
+    _check_root(outline, root)
     try:
-        return draw(outline, view, format="svg", root=root, standalone=False, link=link)
+        if folding is None:
+            return draw(outline, view, format="svg", root=root, standalone=False, link=link)
+        scene = scenes.make(
+            outline,
+            view,
+            root=root,
+            max_atoms=_FOLDED,
+            boxes=_FOLDED,
+            opened=folding.opened,
+            closed=folding.closed,
+        )
+        scene.thin()
+        return graphviz.svg(
+            scene,
+            scene.direction(),
+            states=True,
+            standalone=False,
+            link=link,
+            toggle=folding.toggle,
+        )
     except DrawingFailed as error:
         shown = labels.escaped(draw(outline, view, root=root))
         return f'<p class="dim">{labels.escaped(str(error))}.</p>\n<pre class="tree">{shown}</pre>'
@@ -140,6 +180,11 @@ def _told(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:
         "nodes": [told(scene.item(node)) for node in items],
         "edges": [list(arrow) for arrow in scene.arrows],
     }
+
+
+def _check_root(outline: outlines.Outline, root: int) -> None:
+    if not 0 <= root < len(outline.nodes):
+        raise ValueError(f"root={root!r}: the outline has nodes 0 to {len(outline.nodes) - 1}")
 
 
 def _check(what: str, value: str, known: tuple[str, ...]) -> None:

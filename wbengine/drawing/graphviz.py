@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -18,7 +18,7 @@ from wbengine.drawing.scene import Box, Frame, Scene
 from wbengine.types import outline as outlines
 from wbengine.views.atoms import AtomView
 
-__all__ = ["INSTALL", "DrawingFailed", "Link", "available", "dot", "run", "svg"]
+__all__ = ["INSTALL", "DrawingFailed", "Link", "Toggle", "available", "dot", "run", "svg"]
 
 #: Seconds that Graphviz has for one picture.
 LIMIT: Final = 10.0
@@ -30,6 +30,9 @@ INSTALL: Final = "install it with `apt-get install graphviz` or `brew install gr
 
 #: The address that an atom leads to when it is clicked on.
 Link = Callable[[AtomView], str]
+
+#: The address under which the flow at a node is opened (True), or is one box (False).
+Toggle = Callable[[int, bool], str]
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 #: A PNG begins with these.
@@ -144,7 +147,8 @@ def _digraph(
             lines.append(f"{margin}n{item.node} [{box(item)}];")
         else:
             lines.append(f"{margin}subgraph cluster_{item.node} {{ label={frame(item)};")
-    first, last = _ends(scene)
+    folds = list(_folds(scene))
+    first, last = _ends(scene, folds)
     retries = {each.retry for each in scene.frames.values()}
     for source, target in scene.arrows:
         said = [f"ltail=cluster_{source}"] if source in scene.frames else []
@@ -153,20 +157,23 @@ def _digraph(
         said += ['class="retries"'] if source in retries else []
         told = f" [{', '.join(said)}]" if said else ""
         lines.append(f"  n{last.get(source, source)} -> n{first.get(target, target)}{told};")
-    lines += [f"  n{a} -> n{b} [style=invis];" for a, b in _folds(scene)]
+    lines += [f"  n{a} -> n{b} [style=invis];" for a, b in folds]
     return "\n".join([*lines, "}\n"])
 
 
-def _ends(scene: Scene) -> tuple[Mapping[int, int], Mapping[int, int]]:
+def _ends(
+    scene: Scene, folds: Sequence[tuple[int, int]]
+) -> tuple[Mapping[int, int], Mapping[int, int]]:
     """Frame -> a box at its beginning, and one at its end, that stand for it."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
+    ahead, behind = {a for a, _ in folds}, {b for _, b in folds}
     levels = scene.levels()
     for node in sorted(scene.frames, reverse=True):
         members = scene.frames[node].members
         deepest = max(levels[member] for member in members)
-        starts = [member for member in members if not levels[member]]
-        ends = [member for member in members if levels[member] == deepest]
+        starts = [each for each in members if not levels[each] and each not in behind]
+        ends = [each for each in members if levels[each] == deepest and each not in ahead]
         start, end = starts[len(starts) // 2], ends[len(ends) // 2]
         first[node], last[node] = first.get(start, start), last.get(end, end)
     return first, last
@@ -200,6 +207,7 @@ def svg(
     states: bool,
     standalone: bool = True,
     link: Link | None = None,
+    toggle: Toggle | None = None,
 ) -> str:
     """The picture as text; `standalone` has its own style sheet.
 
@@ -226,9 +234,12 @@ def svg(
             continue
         kind, node = (group.get("class") or "").partition(" ")[0], title.text.rpartition("_")[2]
         if kind == "node":
-            _fill_box(group, title, scene.boxes[int(node[1:])], link)
+            shown = scene.boxes[int(node[1:])]
+            _fill_box(group, title, shown, _address(shown, link, toggle))
         elif kind == "cluster":
-            _fill_frame(group, title, scene.frames[int(node)])
+            frame = scene.frames[int(node)]
+            closing = None if toggle is None or frame.parent < 0 else toggle(frame.node, False)
+            _fill_frame(group, title, frame, closing)
         else:
             group.remove(title)
             if kind == "edge":
@@ -260,7 +271,15 @@ def _arranged(text: str, scene: Scene) -> bytes:
     return found
 
 
-def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None) -> None:
+def _address(box: Box, link: Link | None, toggle: Toggle | None) -> str | None:
+    if box.atom is not None and box.atom.uuid and link is not None:
+        return link(box.atom)
+    if box.kind == outlines.FLOW and box.size and toggle is not None:
+        return toggle(box.node, True)
+    return None
+
+
+def _fill_box(group: ET.Element, title: ET.Element, box: Box, address: str | None) -> None:
     atom, line = box.atom, labels.line(box)
     uuid = None if atom is None else atom.uuid
     title.text = labels.clean("\n".join(labels.tell(box)))
@@ -282,20 +301,21 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, link: Link | None)
     group.attrib["data-node"] = str(box.node)
     if uuid:
         group.attrib["data-uuid"] = labels.clean(uuid)
-    if link is None or atom is None or not uuid:
+    if address is None:
         group.attrib.update(tabindex="0", role="img")
         return
     # A link around the group: what is in it moves into a group of its own.
     inner = ET.Element(group.tag, dict(group.attrib))
     inner.extend(list(group))
-    href, tail = labels.clean(link(atom)), group.tail
+    tail = group.tail
     group.clear()
     group.tag, group.tail = f"{{{_SVG}}}a", tail
-    group.attrib.update({"href": href, "aria-label": label})
+    label = f"Open {label}" if box.kind == outlines.FLOW else label
+    group.attrib.update({"href": labels.clean(address), "aria-label": label})
     group.append(inner)
 
 
-def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame) -> None:
+def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame, closing: str | None) -> None:
     title.text = labels.clean("\n".join(labels.tell(frame)))
     shape, text = _shape(group), group.find(f"{{{_SVG}}}text")
     if text is not None:
@@ -305,6 +325,14 @@ def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame) -> None:
         icon = ET.SubElement(text, f"{{{_SVG}}}tspan", {"class": "icon"})
         text.text, icon.text = None, styles.icon(frame.state)
         icon.tail = " " + labels.clean(labels.shortened(frame.name, _FRAME_NAME))
+        if closing is not None:
+            label = labels.clean(f"Close {frame.name}")
+            around = ET.Element(
+                f"{{{_SVG}}}a", {"href": labels.clean(closing), "aria-label": label}
+            )
+            group.insert(list(group).index(text), around)
+            group.remove(text)
+            around.append(text)
     group.attrib["class"] = f"flow {_class_of(frame.state)}"
     group.attrib["data-node"] = str(frame.node)
 

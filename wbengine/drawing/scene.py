@@ -18,13 +18,13 @@ from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
 from wbengine.views.structure import Structure
 
-__all__ = ["GROUP", "MAX_ATOMS", "Box", "Frame", "Scene", "make"]
+__all__ = ["BOXES", "GROUP", "MAX_ATOMS", "Box", "Frame", "Scene", "make"]
 
 #: The kind of a box that stands for several members of one flow.
 GROUP: Final = "group"
 #: Flows of more atoms are collapsed, to about so many boxes.
 MAX_ATOMS: Final = 2000
-_BUDGET: Final = 400
+BOXES: Final = 400
 #: What is seen of a picture at once, in pixels.
 _WINDOW: Final = (1100.0, 1300.0)
 #: So many arrows are followed at most, to find those that say nothing.
@@ -170,18 +170,28 @@ def make(
     *,
     root: int = 0,
     max_atoms: int = MAX_ATOMS,
+    boxes: int = BOXES,
+    opened: Collection[int] = (),
+    closed: Collection[int] = (),
 ) -> Scene:
     """The scene of a flow, or of the part of it at `root`.
 
     `view` says the states; it has to be of this outline.  With more than `max_atoms` atoms, parts
-    are collapsed; how, depends on the structure alone, so that a picture does not jump.
+    are collapsed, to about so many `boxes`; how, depends on the structure alone, so that a picture
+    does not jump.  The flows at the nodes `opened` are not, those `closed` are.
     """
-    return _Making(outline, view, root, max_atoms).scene()
+    making = _Making(outline, view, root, max_atoms, boxes)
+    return making.scene(frozenset(opened), frozenset(closed))
 
 
 class _Making:
     def __init__(
-        self, outline: outlines.Outline, view: FlowView | None, root: int, max_atoms: int
+        self,
+        outline: outlines.Outline,
+        view: FlowView | None,
+        root: int,
+        max_atoms: int,
+        boxes: int,
     ) -> None:
         self._outline = outline
         self._structure = Structure(outline)
@@ -190,6 +200,7 @@ class _Making:
         )
         self._root = root
         self._max_atoms = max_atoms
+        self._boxes = boxes
         self._sizes, self._counts = self._sums()
         if view is not None and root == 0:
             self._state: str | None = view.state
@@ -222,13 +233,13 @@ class _Making:
         atom = self._atoms.get(node)
         return states.PENDING if atom is None else atom.state
 
-    def scene(self) -> Scene:
+    def scene(self, also: Collection[int], closed: Collection[int]) -> Scene:
         scene = Scene(self._root, {}, {}, [])
         if self._outline.nodes[self._root].kind != outlines.FLOW:
             scene.boxes[self._root] = self._box(self._root, -1)
             return scene
         small = self._sizes[self._root] <= self._max_atoms
-        opened = None if small else self._opened()
+        opened = None if small else self._opened() | self._within_bounds(also)
         pending = [(self._root, -1)]
         while pending:
             node, parent = pending.pop()
@@ -237,13 +248,14 @@ class _Making:
                 scene.boxes[node] = self._box(node, parent)
                 continue
             members = self._structure.children[node]
-            if not members or (opened is not None and node not in opened):
+            is_open = opened is None or node in opened
+            if not members or (node != self._root and (node in closed or not is_open)):
                 scene.boxes[node] = self._box(node, parent)
                 scene.collapsed = scene.collapsed or bool(members)
                 self._hide(members, node)
                 continue
             frame = scene.frames[node] = self._frame(node, parent)
-            if opened is not None and len(members) > _BUDGET:
+            if opened is not None and len(members) > self._boxes:
                 scene.collapsed = True
                 for box in self._groups(node, members):
                     scene.boxes[box.node] = box
@@ -256,24 +268,34 @@ class _Making:
         scene.arrows = self._arrows(scene)
         return scene
 
-    def _opened(self) -> Collection[int]:
+    def _opened(self) -> set[int]:
         """The flows whose members are shown: level by level, as long as there is room for all."""
         found: set[int] = set()
-        level, room = [self._root], _BUDGET
+        level, room = [self._root], self._boxes
         children = self._structure.children
         while level:
             shown = [len(children[flow]) for flow in level]
-            room -= sum(many if many <= _BUDGET else _GROUPS for many in shown)
+            room -= sum(many if many <= self._boxes else _GROUPS for many in shown)
             if room < 0 and found:
                 break
             found.update(level)
             level = [
                 member
                 for flow, many in zip(level, shown, strict=True)
-                if many <= _BUDGET
+                if many <= self._boxes
                 for member in children[flow]
                 if self._structure.is_flow(member)
             ]
+        return found
+
+    def _within_bounds(self, wanted: Collection[int]) -> set[int]:
+        """The first of these flows, as long as not too much is in them to be drawn."""
+        found, room = set[int](), MAX_ATOMS
+        for node in sorted(wanted):
+            room -= len(self._structure.children[node])
+            if room < 0:
+                break
+            found.add(node)
         return found
 
     def _hide(self, nodes: Sequence[int], behind: int) -> None:

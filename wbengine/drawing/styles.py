@@ -106,7 +106,7 @@ STYLESHEET: Final = f"""\
 .wbe-graph text{{fill:var(--ink);font-family:inherit}}
 .wbe-graph a{{cursor:pointer}}
 .wbe-graph .flow>.shape{{fill:var(--frame);stroke:var(--line)}}
-.wbe-graph .flow>text{{font-weight:600;font-size:12px;text-anchor:start;fill:var(--dim)}}
+.wbe-graph .flow text{{font-weight:600;font-size:12px;text-anchor:start;fill:var(--dim)}}
 .wbe-graph .atom>.shape{{fill:var(--f);stroke:var(--c);stroke-width:1.25}}
 .wbe-graph .atom.state-PENDING>.shape,.wbe-graph .atom.state-IGNORE>.shape,\
 .wbe-graph .retries path{{stroke-dasharray:4 3}}

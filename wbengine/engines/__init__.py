@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         run,
         save_factory_details,
     )
+    from wbengine.engines.submission import FlowHandle, handle, submit
 
 __all__ = [
     "load",
@@ -31,6 +32,15 @@ __all__ = [
     "load_from_detail",
     "load_from_factory",
     "save_factory_details",
+    "FlowHandle",
+    "handle",
+    "submit",
 ]
 
-__getattr__, __dir__ = _lazily.names(__name__, dict.fromkeys(__all__, "wbengine.engines.loading"))
+__getattr__, __dir__ = _lazily.names(
+    __name__,
+    {
+        **dict.fromkeys(__all__, "wbengine.engines.loading"),
+        **dict.fromkeys(("FlowHandle", "handle", "submit"), "wbengine.engines.submission"),
+    },
+)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NoReturn
 
 from wbengine import exceptions, states
 from wbengine.persistence import history
-from wbengine.runtime.control import recorded
+from wbengine.runtime.control import GivenUp, recorded
 from wbengine.runtime.plan import TASK, Plan
 from wbengine.runtime.run import Run
 from wbengine.storage import Storage
 from wbengine.types import failure as ft
 
-__all__ = ["in_short", "line_of", "raise_failures"]
+__all__ = ["in_short", "line_of", "raise_failures", "raise_recorded"]
 
 #: Atoms in these did something that was not undone.
 _LEFT_DONE: Final = (states.SUCCESS, states.FAILURE, states.REVERT_FAILURE)
@@ -31,33 +32,56 @@ def raise_failures(run: Run, storage: Storage, deadline: float | None) -> None:
     """
     if run.state in (states.SUCCESS, states.SUSPENDED):
         return
-    why = run.end_reason or recorded(storage.flow_meta)
+    own = run.end_reason is not None and deadline is not None
+    given = f"{deadline:g} seconds" if own else None
+    _raise(storage, run.errors, run.end_reason or recorded(storage.flow_meta), given)
+
+
+def raise_recorded(storage: Storage) -> NoReturn:
+    """Raise what a kept flow that is in FAILURE or REVERTED failed with.
+
+    :raises DeadlineExceeded: time was up.
+    :raises Cancelled: somebody cancelled it.
+    :raises Exception: what failed.
+    """
+    _raise(storage, {}, recorded(storage.flow_meta))
+    state = storage.get_flow_state()
+    raise exceptions.ExecutionFailure(f"Flow {storage.flow_name!r} came to {state}")
+
+
+def _raise(
+    storage: Storage,
+    errors: Mapping[str, ft.Failure],
+    why: GivenUp | None,
+    given: str | None = None,
+) -> None:
     if why is None:
-        _raise_what_stopped(run, storage)
+        _raise_what_stopped(storage, errors)
         return
     cause: BaseException | None = None
     try:
-        _raise_what_stopped(run, storage, besides=True)
+        _raise_what_stopped(storage, errors, besides=True)
     except BaseException as error:
         cause = error
     flow = f"Flow {storage.flow_name!r}"
     if not why.cancelled:
-        own = run.end_reason is not None and deadline is not None
-        given = f"{deadline:g} seconds" if own else "the time an earlier run was given"
-        flow = f"{flow} did not end within {given}"
+        flow = f"{flow} did not end within {given or 'the time an earlier run was given'}"
     found = why.error(flow, cause)
     found.__cause__ = cause
     raise found
 
 
-def _raise_what_stopped(run: Run, storage: Storage, besides: bool = False) -> None:
+def _raise_what_stopped(
+    storage: Storage, errors: Mapping[str, ft.Failure], besides: bool = False
+) -> None:
     """What kept atoms from being reverted, if anything did; else what failed.
 
-    The former with the latter as its context: it happened while that was being handled.  What was
-    cancelled counts only if nothing else failed, and, where it is known (`besides`), not at all.
+    `errors` are those of retries.  The former has the latter as its context: it happened while that
+    was being handled.  What was cancelled counts only if nothing else failed, and, where it is
+    known (`besides`), not at all.
     """
     stuck = storage.get_revert_failures().values()
-    failed = [*run.errors.values(), *storage.get_execute_failures().values()]
+    failed = [*errors.values(), *storage.get_execute_failures().values()]
     others = [failure for failure in failed if not failure.check(exceptions.Cancelled)]
     try:
         ft.Failure.reraise_if_any(others if others or besides else failed)

@@ -8,12 +8,14 @@ import urllib.parse
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import action, async_run, base, factories
-from wbengine.persistence import backends, models
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, listing, models
 from wbengine.persistence import base as persistence
 
 __all__ = [
@@ -66,12 +68,18 @@ def load(
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
     engine: str | None = ENGINE_DEFAULT,
+    *,
+    inputs: Store = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
     **options: Any,
 ) -> base.Engine:
     """Make an engine that is ready to run `flow`.
 
-    `store` (a dict, or pairs) holds the values that are there from the start.  `engine` is a kind
-    ('serial', 'parallel', 'worker-based', ...) or a URI with options ('parallel://?max_workers=4');
+    `inputs` (a dict, or pairs; `store` is its older name) holds the values that are there from the
+    start.  `name` (default: that of `flow`) and `tags` are of its new record, to be found by.
+    `engine` is a kind ('serial', 'parallel', 'worker-based', ...) or a URI with options
+    ('parallel://?max_workers=4');
     `options` win over those, and those over `defaults`.  `backend` (a backend, or what
     `persistence.backends.fetch` takes) keeps the records, in `flow_detail` of `book`; those that
     are not given are made.  A load that fails leaves nothing in the backend or the book.  A backend
@@ -80,13 +88,45 @@ def load(
     :raises NotFound: there is no such kind of engine, or of backend; or `flow_detail` is not kept
         by the backend: its book has to be saved first.
     :raises ValueError: the kind does not know an option, or an option has no such value.
-    :raises NotEncodable: the backend cannot keep a value of `store`.
+    :raises NotEncodable: the backend cannot keep a value of `inputs`.
+    :raises ValueError: a tag is too long, or holds what it must not; or a `flow_detail` is given
+        beside a name or tags.
     :raises Duplicate: two atoms have the same name.
     :raises NotAFlow: it is neither a flow nor a task.
     :raises CompilationFailure: it cannot be run as it is.
     :raises TypeError: another argument is of a wrong type.
     """
-    return _load(flow, store, flow_detail, book, backend, namespace, engine, options)
+    record = _new_record(name, tags)
+    if flow_detail is not None and (name is not None or tags):
+        raise ValueError("name= and tags= are of a new record: leave them out beside flow_detail=")
+    store = _inputs(store, inputs)
+    return _load(flow, store, flow_detail, book, backend, namespace, engine, options, record)
+
+
+class _NewRecord(NamedTuple):
+    """What the record of a new flow is made with; `noted` tells what made the flow."""
+
+    name: str | None = None
+    tags: Mapping[str, str] = MappingProxyType({})
+    uuid: str | None = None
+    noted: _Noted | None = None
+
+
+def _new_record(
+    name: str | None,
+    tags: Mapping[str, str] | None,
+    uuid: str | None = None,
+    noted: _Noted | None = None,
+) -> _NewRecord:
+    if name is not None and not (isinstance(name, str) and name):
+        raise TypeError(f"name must be a text with something in it, not {name!r:.200}")
+    return _NewRecord(name, listing.check_tags({} if tags is None else tags), uuid, noted)
+
+
+def _inputs(store: Store, inputs: Store) -> Store:
+    if store is not None and inputs is not None:
+        raise ValueError("store= and inputs= say the same: leave out one of them")
+    return store if inputs is None else inputs
 
 
 def _load(
@@ -98,10 +138,9 @@ def _load(
     namespace: str,
     engine: str | None,
     options: Mapping[str, Any],
-    noted: _Noted | None = None,
-    uuid: str | None = None,
+    record: _NewRecord,
 ) -> base.Engine:
-    """`load`; a new flow is kept with what is `noted` of its factory, once all is right."""
+    """`load`; a new flow is kept, as `record` says, once all is right."""
     given = _checked(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
         kept = _backend(backend)
@@ -113,11 +152,14 @@ def _load(
             _codec.pack(given, "store")
         detail = flow_detail
         if detail is None:
-            if uuid is not None and kept is not None:
-                _check_free(uuid, kept)
-            detail = models.FlowDetail(flow.name, models.new_uuid() if uuid is None else uuid)
-            if noted is not None:
-                detail.meta[models.FACTORY] = noted(encodes=kept is not None and kept.encodes)
+            if record.uuid is not None and kept is not None:
+                _check_free(record.uuid, kept)
+            detail = models.FlowDetail(record.name or flow.name, record.uuid or models.new_uuid())
+            if record.noted is not None:
+                encodes = kept is not None and kept.encodes
+                detail.meta[models.FACTORY] = record.noted(encodes=encodes)
+            if record.tags:
+                detail.meta[models.TAGS] = record.tags
             if kept is not None and kind != ENGINE_DEFAULT:
                 detail.meta[models.ENGINE] = kind
             if given:
@@ -237,6 +279,9 @@ def load_from_factory(
     engine: str | None = ENGINE_DEFAULT,
     *,
     uuid: str | None = None,
+    inputs: Store = None,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
     **options: Any,
 ) -> base.Engine:
     """Make the flow by `flow_factory(*factory_args, **factory_kwargs)`, note that, and load it.
@@ -246,10 +291,12 @@ def load_from_factory(
     :param uuid: of the new flow; without one, a random one.
     :raises Duplicate: the backend has a flow with this uuid; besides what `load` raises.
     """
-    name = factories.name_of(flow_factory)
-    flow = factories.make(name, factory_args, factory_kwargs)
-    noted = functools.partial(factories.note, name, factory_args, factory_kwargs)
-    return _load(flow, store, None, book, backend, namespace, engine, options, noted, uuid)
+    path = factories.name_of(flow_factory)
+    flow = factories.make(path, factory_args, factory_kwargs)
+    noted = functools.partial(factories.note, path, factory_args, factory_kwargs)
+    record = _new_record(name, tags, uuid, noted)
+    store = _inputs(store, inputs)
+    return _load(flow, store, None, book, backend, namespace, engine, options, record)
 
 
 def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
@@ -296,6 +343,23 @@ def _kind_and_options(engine: str | None) -> tuple[str, dict[str, Any]]:
         return engine, {}
     query = urllib.parse.urlsplit(engine).query
     return kind, dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+
+
+def check_engine(engine: str | None, options: Mapping[str, Any]) -> None:
+    """Make sure that `load` takes this kind (or URI) of an engine, and these options.
+
+    `local_tasks` is left out: it is about one flow.
+
+    :raises NotFound: there is no such kind.
+    :raises ValueError: the kind does not know an option, or an option has no such value.
+    :raises TypeError: `engine` is no text, or an option is of a wrong type.
+    """
+    kind, asked = _kind_and_options(engine)
+    told = {**defaults, **asked, **options}
+    told.pop("local_tasks", None)
+    _find(ENGINES_NAMESPACE, kind)(
+        linear_flow.Flow("check"), models.FlowDetail("check"), None, told
+    )
 
 
 def _find(namespace: str, kind: str) -> Callable[..., base.Engine]:

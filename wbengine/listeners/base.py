@@ -36,11 +36,20 @@ def _is_retry(details: Details) -> bool:
     return "retry_name" in details
 
 
+#: What tells the news of a kind from others of the same notifier.
+_FILTERS: Final[dict[str, nt.DetailsFilter | None]] = {
+    "task": _is_task,
+    "retry": _is_retry,
+    "flow": None,
+}
+
+
 class Listener:
     """Hears of the changes of state of an engine's flow and atoms, while it is registered.
 
-    Derive from it and override `_flow_receiver`, `_task_receiver` or `_retry_receiver`; those that
-    stay as they are cost nothing.  `with Listener(engine): engine.run()` registers and deregisters.
+    Derive from it and override `_flow_receiver`, `_task_receiver` or `_retry_receiver`, or
+    `_receive`, which is told by all of them; those that stay as they are cost nothing.
+    `with Listener(engine): engine.run()` registers and deregisters.
 
     Receivers are called in the engine's thread, after what they are told is stored, in the order it
     happened.  What they raise is logged, and changes nothing for the flow.
@@ -69,6 +78,7 @@ class Listener:
 
     def _flow_receiver(self, state: str, details: Details) -> None:
         """The flow entered `state`; `details`: engine, flow_name, flow_uuid, old_state."""
+        self._receive("flow", state, details)
 
     def _task_receiver(self, state: str, details: Details) -> None:
         """A task entered `state`; `details`: task_name, task_uuid, old_state, and attempt, the
@@ -76,9 +86,14 @@ class Listener:
         each: executions, reversions; at its end also result, worker, submitted, started, ended,
         runtime (see `models.Attempt`).
         """
+        self._receive("task", state, details)
 
     def _retry_receiver(self, state: str, details: Details) -> None:
         """A retry entered `state`; `details`: as for tasks, with retry_name and retry_uuid."""
+        self._receive("retry", state, details)
+
+    def _receive(self, kind: str, state: str, details: Details) -> None:
+        """What is of `kind` ('flow', 'task' or 'retry') entered `state`."""
 
     def register(self) -> None:
         """Begin to listen; does nothing while it listens already.
@@ -87,21 +102,15 @@ class Listener:
         """
         if self._registered:
             return
-        engine, base = self._engine, Listener
+        engine = self._engine
+        hears_all = type(self)._receive is not Listener._receive
         try:
-            for kind, notifier, receiver, default, chosen in (
-                ("task", engine.atom_notifier, self._task_receiver, base._task_receiver, _is_task),
-                (
-                    "retry",
-                    engine.atom_notifier,
-                    self._retry_receiver,
-                    base._retry_receiver,
-                    _is_retry,
-                ),
-                ("flow", engine.notifier, self._flow_receiver, base._flow_receiver, None),
-            ):
-                if getattr(receiver, "__func__", None) is default:
+            for kind, chosen in _FILTERS.items():
+                receiver = getattr(self, f"_{kind}_receiver")
+                own = getattr(receiver, "__func__", None)
+                if own is getattr(Listener, receiver.__name__) and not hears_all:
                     continue
+                notifier = engine.notifier if kind == "flow" else engine.atom_notifier
                 for state in dict.fromkeys(self._listen_for[kind]):
                     notifier.register(state, receiver, details_filter=chosen)
                     self._registered.append((notifier, state, receiver, chosen))
@@ -134,26 +143,10 @@ class DumpingListener(Listener, metaclass=abc.ABCMeta):
     def _dump(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Write `message % args`; `exc_info`, if it is given and not None, belongs to it."""
 
-    def _flow_receiver(self, state: str, details: Details) -> None:
-        self._dump(
-            "%s has moved flow '%s' (%s) into state '%s' from state '%s'",
-            self._engine,
-            details["flow_name"],
-            details["flow_uuid"],
-            state,
-            details["old_state"],
-        )
-
-    def _task_receiver(self, state: str, details: Details) -> None:
-        self._dump_atom("task", state, details)
-
-    def _retry_receiver(self, state: str, details: Details) -> None:
-        self._dump_atom("retry", state, details)
-
-    def _dump_atom(self, kind: str, state: str, details: Details) -> None:
-        who = (details[f"{kind}_name"], details[f"{kind}_uuid"], state, details["old_state"])
+    def _receive(self, kind: str, state: str, details: Details) -> None:
+        who = details[f"{kind}_name"], details[f"{kind}_uuid"], state, details["old_state"]
         message = f"%s has moved {kind} '%s' (%s) into state '%s' from state '%s'"
-        if state not in FINISH_STATES:
+        if kind == "flow" or state not in FINISH_STATES:
             self._dump(message, self._engine, *who)
             return
         result = details.get("result")

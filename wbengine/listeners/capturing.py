@@ -56,15 +56,6 @@ class CaptureListener(base.Listener):
         """What is appended; override it to keep less, or something else."""
         return kind, state, details
 
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._keep(self.FLOW, state, details)
-
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._keep(self.TASK, state, details)
-
-    def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._keep(self.RETRY, state, details)
-
-    def _keep(self, kind: str, state: str, details: base.Details) -> None:
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
         if self._capture[kind] and details[f"{kind}_name"] not in self._skip[kind]:
             self.values.append(self._format_capture(kind, state, details))

@@ -39,7 +39,7 @@ class CheckingClaimListener(base.Listener):
         """
         :raises ValueError: `on_job_loss` is not callable.
         """
-        super().__init__(engine)
+        super().__init__(engine, retry_listen_for=())
         if on_job_loss is not None and not callable(on_job_loss):
             raise ValueError(f"Custom 'on_job_loss' handler must be callable, not {on_job_loss!r}")
         self._job = job
@@ -58,12 +58,6 @@ class CheckingClaimListener(base.Listener):
                 error.pformat(),
             )
 
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._check(state, details)
-
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._check(state, details)
-
     def _has_been_lost(self) -> bool:
         try:
             job_state = self._job.state
@@ -72,7 +66,7 @@ class CheckingClaimListener(base.Listener):
             return True
         return bool(job_state == states.UNCLAIMED or owner != self._owner)
 
-    def _check(self, state: str, details: base.Details) -> None:
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
         if not self._has_been_lost():
             LOG.debug("Job '%s' is still claimed by '%s'", self._job, self._owner)
             return

@@ -16,6 +16,11 @@ __all__ = ["DynamicLoggingListener", "LoggingListener"]
 LOG: Final = logging.getLogger(__name__)
 
 
+#: States in which something went wrong.
+_WRONG_FLOW: Final = (states.FAILURE, states.REVERTED)
+_WRONG_ATOM: Final = (*_WRONG_FLOW, states.RETRYING, states.REVERT_FAILURE)
+
+
 class LoggingListener(base.DumpingListener):
     """Logs every change of state at one level."""
 
@@ -79,11 +84,6 @@ class DynamicLoggingListener(base.Listener):
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
         self._failure_level = _level("failure_level", failure_level)
         self._level = _level("level", level)
-        self._task_log_levels = dict.fromkeys(
-            (states.FAILURE, states.REVERTED, states.RETRYING, states.REVERT_FAILURE),
-            failure_level,
-        )
-        self._flow_log_levels = dict.fromkeys((states.FAILURE, states.REVERTED), failure_level)
         words = _names.words
         self._hide_inputs_outputs_of = words("hide_inputs_outputs_of", hide_inputs_outputs_of)
         self._mask_inputs_keys = words("mask_inputs_keys", mask_inputs_keys)
@@ -100,27 +100,12 @@ class DynamicLoggingListener(base.Listener):
             )
         )
 
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._logger.log(
-            self._flow_log_levels.get(state, self._level),
-            "Flow '%s' (%s) transitioned into state '%s' from state '%s'",
-            details["flow_name"],
-            details["flow_uuid"],
-            state,
-            details.get("old_state"),
-        )
-
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._log_atom("task", state, details)
-
-    def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._log_atom("retry", state, details)
-
-    def _log_atom(self, kind: str, state: str, details: base.Details) -> None:
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
         name = details[f"{kind}_name"]
-        level = self._task_log_levels.get(state, self._level)
+        wrong = _WRONG_FLOW if kind == "flow" else _WRONG_ATOM
+        level = self._failure_level if state in wrong else self._level
         message = f"{kind.capitalize()} '%s' (%s) transitioned into state '%s' from state '%s'"
-        who: tuple[Any, ...] = (name, details[f"{kind}_uuid"], state, details["old_state"])
+        who: tuple[Any, ...] = (name, details[f"{kind}_uuid"], state, details.get("old_state"))
         if "result" not in details or state not in base.FINISH_STATES:
             self._logger.log(level, message, *who)
             return

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.errors import LiveError
 from rich.live import Live
 from rich.text import Text
+from rich.tree import Tree
 
 from wbengine import states
+from wbengine.drawing import tree
 from wbengine.listeners import base
-from wbengine.listeners._picture import Picture
 from wbengine.listeners._tally import Tally
 
 __all__ = ["ProgressListener"]
@@ -23,6 +24,67 @@ LOG: Final = logging.getLogger(__name__)
 
 #: Rows of a live tree that are not for atoms and flows: the headline, and a line to type in.
 _MARGIN: Final = 3
+
+
+class Picture:
+    """Draws a tally for one console."""
+
+    def __init__(self, tally: Tally, console: Console, mask: Callable[[str], str] = str) -> None:
+        self._tally = tally
+        self._console = console
+        self._mask = mask
+        # How many of the dropped news were told of.
+        self._dropped = 0
+
+    def tree(self, rows: int) -> Tree:
+        """The run as a tree of at most about so many rows."""
+        return tree.tree(self._tally, self._console, rows, self._mask)
+
+    def line(self) -> str:
+        """How far the run is; the same text until that changes."""
+        tally = self._tally
+        busy = [
+            self._busy(node)
+            for node in tally.busy(4)
+            if tally.state_of(node) == states.RUNNING and not tally.is_retry(node)
+        ]
+        names = f" ({', '.join([*busy[:3], *(['...'] if len(busy) > 3 else [])])})" if busy else ""
+        return f"{self._name(0)}: {tree.figures(tally)}{names}"
+
+    def _busy(self, node: int) -> str:
+        progress = self._tally.progress(node)
+        return self._name(node) + ("" if progress is None else f" {progress:.0%}")
+
+    def news(self) -> Iterator[str]:
+        """A line for each event that is worth one and was not said yet."""
+        tally, flow = self._tally, self._name(0)
+        while tally.news:
+            node, state, words = tally.news.popleft()
+            who = f"{'retry' if tally.is_retry(node) else 'task'} '{self._name(node)}'"
+            if state == states.RETRYING:
+                yield f"{flow}: {who}: its flow runs again"
+            else:
+                what = "failed" if state == states.FAILURE else "could not be reverted"
+                yield f"{flow}: {who} {what}: {self._clean(words)}"
+        dropped = tally.dropped - self._dropped
+        if dropped:
+            self._dropped += dropped
+            yield f"{flow}: {dropped:,} more failures and retries"
+
+    def summary(self) -> str:
+        """How the run ended."""
+        tally = self._tally
+        return f"{self._name(0)}: {tally.state}, {tree.figures(tally)}, {self.elapsed()}"
+
+    def elapsed(self) -> str:
+        """How long the run took so far."""
+        return f"{self._tally.duration or 0.0:.1f} s"
+
+    def _name(self, node: int) -> str:
+        return self._clean(self._tally.names[node])
+
+    def _clean(self, text: str) -> str:
+        return tree.clean(text, self._console, self._mask)
 
 
 class ProgressListener(base.Listener):
@@ -88,22 +150,16 @@ class ProgressListener(base.Listener):
 
     # -- told by the engine ---------------------------------------------------------------------
 
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
         tally = self._known()
-        if tally is not None:
-            if state == states.RUNNING:
-                tally.load(self._engine.storage.records)
-            tally.flow(state)
-
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        tally = self._known()
-        if tally is not None:
-            tally.atom(details["task_name"], state, details.get("result"))
-
-    def _retry_receiver(self, state: str, details: base.Details) -> None:
-        tally = self._known()
-        if tally is not None:
-            tally.atom(details["retry_name"], state, details.get("result"))
+        if tally is None:
+            return
+        if kind != "flow":
+            tally.atom(details[f"{kind}_name"], state, details.get("result"))
+            return
+        if state == states.RUNNING:
+            tally.load(self._engine.storage.records)
+        tally.flow(state)
 
     def _known(self) -> Tally | None:
         """The tally, made when the flow is compiled."""

@@ -19,7 +19,6 @@ FINISHED_STATES: Final = frozenset(base.FINISH_STATES)
 WATCH_STATES: Final = FINISHED_STATES | STARTING_STATES | {states.PENDING}
 
 _TASK: Final = "task"
-_RETRY: Final = "retry"
 _FLOW: Final = "flow"
 
 
@@ -32,7 +31,7 @@ class DurationListener(base.Listener):
     """
 
     def __init__(self, engine: Any) -> None:
-        super().__init__(engine, task_listen_for=WATCH_STATES, flow_listen_for=WATCH_STATES)
+        super().__init__(engine, WATCH_STATES, WATCH_STATES, ())
         #: When what is under way began, by kind and name.
         self._since: dict[str, dict[str, float]] = {_TASK: {}, _FLOW: {}}
 
@@ -49,13 +48,8 @@ class DurationListener(base.Listener):
                 )
             since.clear()
 
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._receiver(_TASK, details["task_name"], state, details)
-
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._receiver(_FLOW, details["flow_name"], state, details)
-
-    def _receiver(self, kind: str, name: str, state: str, details: base.Details) -> None:
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
+        name = details[f"{kind}_name"]
         if state in STARTING_STATES:
             self._since[kind][name] = time.monotonic()
             self._began(kind, name)
@@ -99,17 +93,8 @@ class EventTimeListener(base.Listener):
     metadata; of a state entered twice, the latest time.
     """
 
-    def _flow_receiver(self, state: str, details: base.Details) -> None:
-        self._stamp(_FLOW, details["flow_name"], state)
-
-    def _task_receiver(self, state: str, details: base.Details) -> None:
-        self._stamp(_TASK, details["task_name"], state)
-
-    def _retry_receiver(self, state: str, details: base.Details) -> None:
-        self._stamp(_RETRY, details["retry_name"], state)
-
-    def _stamp(self, kind: str, name: str, state: str) -> None:
-        _store(self._engine, kind, name, {f"{state}-timestamp": time.time()})
+    def _receive(self, kind: str, state: str, details: base.Details) -> None:
+        _store(self._engine, kind, details[f"{kind}_name"], {f"{state}-timestamp": time.time()})
 
 
 def _store(engine: Any, kind: str, name: str, update: Mapping[str, Any]) -> None:

@@ -1,16 +1,64 @@
-"""Going on with kept flows: engines that are ready to run them, one way or the other."""
+"""Kept flows that are ready to be run: new ones, those to go on with, and what that would do."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
-from wbengine.engines import base as engines_base
 from wbengine.persistence import base, models
 from wbengine.persistence.models import ENGINE
 
-__all__ = ["kind", "resume", "retry", "revert"]
+if TYPE_CHECKING:
+    from wbengine.engines import base as engines_base
+
+__all__ = ["Plan", "kind", "plan", "resume", "retry", "revert", "start"]
+
+RESUME: Final = "resume"
+RETRY: Final = "retry"
+REVERT: Final = "revert"
+
+_FACTORY: Final = "wbengine.engines.factories.flow_of"
+
+#: Atoms in these have done something that can be undone.
+_DONE: Final = (states.RUNNING, states.SUCCESS, states.FAILURE, states.REVERTING, states.RETRYING)
+#: These are what `revert` undoes: what could not be undone is tried again.
+_UNDONE_BY_REVERT: Final = (*_DONE, states.REVERT_FAILURE)
+#: In these, they are not run again.
+_SETTLED: Final = (states.SUCCESS, states.IGNORE)
+
+
+def start(
+    backend: base.Backend,
+    path: str,
+    *,
+    store: Mapping[str, Any] | None = None,
+    engine: str = "serial",
+    uuid: str | None = None,
+    book: str | None = None,
+    **options: Any,
+) -> engines_base.Engine:
+    """Make the flow behind `path` (see `engines.factories.flow_of`), keep it, and load it.
+
+    The records say what made it, so that `resume` finds it again.
+
+    :param store: what is there from the start.
+    :param uuid: of the new flow; without one, a random one.
+    :param book: name of its log book; without one, that of the flow.
+    :param options: others of `engines.load`: its `name` and `tags`, and those of the engine.
+    :raises Duplicate: there is a flow with this uuid.
+    """
+    return engines.load_from_factory(
+        _FACTORY,
+        [path],
+        store=store,
+        book=None if book is None else models.LogBook(book),
+        backend=backend,
+        engine=engine,
+        uuid=uuid,
+        **options,
+    )
 
 
 def resume(
@@ -25,11 +73,7 @@ def resume(
     :raises ImportError: what made it cannot be imported here.
     """
     detail = _detail(backend, uuid)
-    if detail.state in (states.SUCCESS, states.REVERTED):
-        raise exceptions.InvalidState(
-            f"Flow {uuid} has come to its end: {detail.state}"
-            + ("; retry runs it anew" if detail.state == states.REVERTED else "")
-        )
+    _check(detail, RESUME)
     return _loaded(backend, detail, engine, options)
 
 
@@ -46,10 +90,7 @@ def retry(
     :raises Exception: as `resume`.
     """
     detail = _detail(backend, uuid)
-    if detail.state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
-        raise exceptions.InvalidState(
-            f"Flow {uuid} is in {detail.state or states.PENDING}: there is nothing to run again"
-        )
+    _check(detail, RETRY)
     loaded = _loaded(backend, detail, engine, options)
     if detail.state != states.REVERTED:  # such a flow starts anew by itself
         loaded.prepare()
@@ -74,14 +115,7 @@ def revert(
     :raises Exception: as `resume`.
     """
     detail = _detail(backend, uuid)
-    if detail.state == states.SUCCESS:
-        raise exceptions.InvalidState(
-            f"Flow {uuid} is in SUCCESS: a flow that succeeded cannot be reverted"
-        )
-    if detail.state in (states.REVERTED, None, states.PENDING):
-        raise exceptions.InvalidState(
-            f"Flow {uuid} is in {detail.state or states.PENDING}: there is nothing to revert"
-        )
+    _check(detail, REVERT)
     loaded = _loaded(backend, detail, engine, options)
 
     def undo(state: str, details: Any) -> None:
@@ -90,6 +124,77 @@ def revert(
     # When it begins: a run that is cancelled starts nothing.
     loaded.notifier.register(states.RUNNING, undo)
     return loaded
+
+
+class Plan(NamedTuple):
+    """The names of atoms that would run, and would be reverted, in the order of the flow.
+
+    What fails, what retries decide, and what deciders ignore is not foreseen.
+    """
+
+    run: tuple[str, ...]
+    revert: tuple[str, ...]
+
+
+def plan(backend: base.Backend, uuid: str, operation: str) -> Plan:
+    """What `resume`, `retry` or `revert` would do, by the flow's records.
+
+    :raises NotFound: there is no such flow.
+    :raises InvalidState: it cannot be done to a flow in this state.
+    """
+    with contextlib.closing(backend.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+        outline = connection.get_outline(uuid)
+    _check(detail, operation)
+    atoms = [atom for atom in detail if atom.name != models.INJECTOR]
+    names = [node.name for node in outline.nodes if node.kind != "flow"] if outline else []
+    order = {name: place for place, name in enumerate(names)}
+    atoms.sort(key=lambda atom: order.get(atom.name, len(order)))
+    recorded = {atom.name for atom in atoms}
+    new = [name for name in names if name not in recorded]
+    if operation == REVERT:
+        return Plan((), _named(atom for atom in atoms if atom.state in _UNDONE_BY_REVERT))
+    if operation == RETRY and detail.state == states.REVERTED:
+        return Plan((*_named(atoms), *new), ())
+    if operation == RESUME and _part_reverted(detail, atoms):
+        return Plan((), ())
+    if operation == RESUME and any(_fails(atom) for atom in atoms):
+        return Plan((), _named(atom for atom in atoms if atom.state in _DONE))
+    return Plan((*_named(atom for atom in atoms if atom.state not in _SETTLED), *new), ())
+
+
+def _check(detail: models.FlowDetail, operation: str) -> None:
+    """
+    :raises InvalidState: it cannot be done to a flow in this state.
+    """
+    state = detail.state or states.PENDING
+    if operation == RESUME and state in (states.SUCCESS, states.REVERTED):
+        anew = "; retry runs it anew" if state == states.REVERTED else ""
+        raise exceptions.InvalidState(f"Flow {detail.uuid} has come to its end: {state}{anew}")
+    why = None
+    if operation == RETRY and state not in (states.FAILURE, states.SUSPENDED, states.REVERTED):
+        why = "there is nothing to run again"
+    elif operation == REVERT and state == states.SUCCESS:
+        why = "a flow that succeeded cannot be reverted"
+    elif operation == REVERT and state in (states.REVERTED, states.PENDING):
+        why = "there is nothing to revert"
+    if why is not None:
+        raise exceptions.InvalidState(f"Flow {detail.uuid} is in {state}: {why}")
+
+
+def _fails(atom: models.AtomDetail) -> bool:
+    """Whether it makes its flow be reverted."""
+    return atom.intention == states.REVERT or atom.state in (states.FAILURE, states.REVERTING)
+
+
+def _part_reverted(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) -> bool:
+    """Whether all is reverted that was to be, and something else is left done."""
+    ended = (*_SETTLED, states.PENDING, states.REVERTED)
+    return detail.state == states.FAILURE and all(atom.state in ended for atom in atoms)
+
+
+def _named(atoms: Iterable[models.AtomDetail]) -> tuple[str, ...]:
+    return tuple(atom.name for atom in atoms)
 
 
 def kind(backend: base.Backend, uuid: str) -> str:

@@ -40,8 +40,6 @@ _R = TypeVar("_R")
 ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
 NO_ITEMS: Final[ItemChanges] = {}
 
-_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
-
 
 class Backend(abc.ABC):
     """A place that keeps log books.  Thread-safe; each thread takes its own connection."""
@@ -177,6 +175,8 @@ class Connection(abc.ABC):
         newest_first: bool = True,
         limit: int = listing.LIMIT,
         after: str | None = None,
+        text: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Page:
         """A page of flows, in the order of their creation.
 
@@ -187,12 +187,14 @@ class Connection(abc.ABC):
         :param uuid: only those whose uuid begins like this.
         :param limit: so many at most.
         :param after: where to go on: what the page before told.
-        :raises ValueError: there is no such state, `limit` is no number from 1 on, or `after` is
-            not what a page told.
+        :param text: only those with this in their name, or whose uuid begins like this.
+        :param tags: only those with all of these tags.
+        :raises ValueError: there is no such state or tag, `limit` is no number from 1 on, or
+            `after` is not what a page told.
         """
         place = None if after is None else listing.Place.parse(after)
         return self.find_flows(
-            listing.Query(states, name, since, book, uuid, newest_first, limit, place)
+            listing.Query(states, name, since, book, uuid, newest_first, limit, place, text, tags)
         )
 
     @abc.abstractmethod
@@ -247,6 +249,9 @@ class Connection(abc.ABC):
         Works when nobody holds a lease: none was taken, the latest one was given back, or its time
         is over, or it is that of epoch `dead`, whose owner is known not to live any more.  Time is
         told by the clock of the store, and by no other.
+
+        It survives the end of the host as soon as something is written under it; nobody else is
+        to be told of it (by the epoch of a request, say) before that.
 
         :raises FlowBusy: somebody does; the error says who.
         :raises NotFound: the flow is not kept.
@@ -399,7 +404,7 @@ def unfinished_flows(backend: Backend) -> Iterator[models.FlowDetail]:
     with contextlib.closing(backend.get_connection()) as connection:
         for book in _logged(connection.get_logbooks(lazy=True)):
             for flow in _flows_of(connection, book):
-                if flow.state in _ENDED:
+                if flow.state in states.FLOW_ENDED:
                     continue
                 try:
                     lease = connection.get_lease(flow.uuid)

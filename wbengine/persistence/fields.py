@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
-from wbengine import _codec, _codec_tags, exceptions
-from wbengine.types import _description
+from wbengine import _codec, _json_text, exceptions
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -45,12 +44,12 @@ class _Word(Kind):
     """A text that users give."""
 
     def dump(self, value: Any, name: str, typed: bool) -> Any:
-        if typed and not (value.isascii() or _codec_tags.is_text(value)):
+        if typed and not (value.isascii() or _json_text.is_text(value)):
             raise exceptions.NotEncodable(path=name, type_name="str with lone surrogates")
         return value
 
     def load(self, data: Any, name: str, typed: bool) -> Any:
-        if typed and not (isinstance(data, str) and _codec_tags.is_text(data)):
+        if typed and not (isinstance(data, str) and _json_text.is_text(data)):
             raise _wrong(data, name)
         return data
 
@@ -107,7 +106,7 @@ class _Failure(Kind):
     def dump(self, value: ft.Failure, name: str, typed: bool) -> Any:
         data = value.to_json()
         if typed:
-            _description.shorten(data)
+            ft.shorten(data)
         return data
 
     def load(self, data: Any, name: str, typed: bool) -> ft.Failure | None:

@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import exceptions, states
-from wbengine.persistence import fields, history, pictures
+from wbengine.persistence import fields, history, listing, pictures
 from wbengine.persistence.fields import field
 from wbengine.persistence.history import Attempt, Change
 from wbengine.types import failure as ft
@@ -42,6 +42,8 @@ __all__ = [
     "MADE_BY",
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
+    "TAGS",
+    "UNIQUE",
     "atom_detail_class",
     "atom_detail_type",
     "detail_from_dict",
@@ -61,11 +63,13 @@ INJECTOR: Final = "_wbengine_injector"
 #: Keys of the `meta` of a task: its progress, and what the task said besides.
 META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
-#: Of a flow: what makes it, and the kind of engine that it was first loaded into.
+#: Of a flow: what makes it, the kind of engine that it was first loaded into, and its tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
-#: Of a log book: that it was made for one flow.
+TAGS: Final = "tags"
+#: Of a log book: that it was made for one flow; the latest flow of the key that it stands for.
 MADE_BY: Final = "made_by"
+UNIQUE: Final = "unique"
 
 _UUID_LENGTH: Final = 16
 # What says that they are random, in the seventh byte and the ninth.
@@ -655,6 +659,11 @@ class FlowDetail(_Named):
     def __post_init__(self) -> None:
         _Named.__post_init__(self)
         self.created = time.time()
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """What it was made with, to be found by."""
+        return listing.tags_of(self.meta.get(TAGS))
 
     def enter(self, state: str, at: float, why: str | None = None) -> None:
         """Be in `state` from now on, and remember that."""

@@ -1,4 +1,4 @@
-"""Whether a worker lives, and takes requests: for supervisors and orchestrators."""
+"""Whether a worker, or a conductor, lives and takes requests: for supervisors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import os
 import time
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from wbengine.telemetry.serving import Answer, Route
 
-if TYPE_CHECKING:
-    from wbengine.engines.worker_based.worker import Worker
-
-__all__ = ["Pulse", "routes"]
+__all__ = ["Probed", "Pulse", "routes"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -28,7 +25,18 @@ STUCK: Final = 2.0
 PERIOD: Final = 1.0
 
 
-def routes(worker: Worker) -> dict[str, Route]:
+class Probed(Protocol):
+    """What can be asked how it is."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it takes nothing new now; None: it does."""
+
+    def responds(self, seconds: float) -> bool:
+        """Whether it shows within so many seconds that it lives."""
+
+
+def routes(worker: Probed) -> dict[str, Route]:
     """`/livez`: it is able to do anything, also without its broker; when it is not, nothing helps
     but another process.  `/readyz`: it takes requests; it may do so again by itself.
     """

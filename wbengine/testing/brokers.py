@@ -25,13 +25,13 @@ class Broker:
         self.exchange = f"test-{uuid.uuid4().hex[:12]}"
         self.url = f"memory://{self.exchange}"
         # Keeps the broker, and what is in it, while nobody else is connected.
-        self._store = memory.MemoryStore(self.exchange)
+        self._broker = memory.MemoryBroker(self.exchange)
         self._passing = threading.local()
         self._gate = faults.Gate(self._let_in)
         self._timers: list[threading.Timer] = []
         #: What kills workers, as their `observer`.
         self.saboteur = faults.Saboteur()
-        self._store.broker.gate = self._pass
+        self._broker.hub.gate = self._pass
 
     @property
     def options(self) -> dict[str, str]:
@@ -91,10 +91,10 @@ class Broker:
     def close(self) -> None:
         """Forget what is in it; nothing goes wrong any more.  Idempotent."""
         self.saboteur.release()
-        self._store.broker.gate = None
+        self._broker.hub.gate = None
         for timer in self._timers:
             timer.cancel()
-        self._store.close()
+        self._broker.close()
 
     def _pass(self, queue: str, priority: int, data: bytes) -> bool:
         return not getattr(self._passing, "now", False) and self._gate(queue, priority, data)
@@ -102,6 +102,6 @@ class Broker:
     def _let_in(self, queue: str, priority: int, data: bytes) -> None:
         self._passing.now = True
         try:
-            self._store.put(queue, priority, data)
+            self._broker.put(queue, priority, data)
         finally:
             self._passing.now = False

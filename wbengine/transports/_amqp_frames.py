@@ -12,8 +12,6 @@ from typing import Any, Final, Protocol
 
 from amqp import serialization
 
-from wbengine.transports import _amqp_frames as frames
-
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
@@ -53,6 +51,25 @@ _MOST: Final = 2**31 - 1
 _KNOWN: Final = 512
 
 _names: dict[str, bytes] = {}
+
+_TAG: Final = struct.Struct(">QB")
+_CONTENT: Final = struct.Struct(">HHQH")
+_SIZE: Final = struct.Struct(">I")
+_INTEGER_AT: Final = struct.Struct(">i")
+_DOUBLE_AT: Final = struct.Struct(">d")
+
+#: What of a header is read here; what says more is left to py-amqp.
+_READ_HERE: Final = 0xFEA0 | MESSAGE_ID
+
+#: The names of headers, as they are read.
+_read_names: dict[bytes, str] = {}
+
+_TEXTS: Final = (
+    (CORRELATION_ID, "correlation_id"),
+    (REPLY_TO, "reply_to"),
+    (MESSAGE_ID, "message_id"),
+    (TYPE, "type"),
+)
 
 
 def _short(text: str) -> bytes:
@@ -171,20 +188,6 @@ class Frames:
         return _ACK.pack(METHOD, self._number, 13, ACK, tag, multiple, END)
 
 
-_METHOD: Final = struct.Struct(">I")
-_TAG: Final = struct.Struct(">QB")
-_CONTENT: Final = struct.Struct(">HHQH")
-_SIZE: Final = struct.Struct(">I")
-_INTEGER_AT: Final = struct.Struct(">i")
-_DOUBLE_AT: Final = struct.Struct(">d")
-
-#: What of a header is read here; what says more is left to py-amqp.
-_READ_HERE: Final = 0xFEA0 | frames.MESSAGE_ID
-
-#: The names of headers, as they are read.
-_read_names: dict[bytes, str] = {}
-
-
 class Channel(Protocol):
     """The channel that a message came on, as far as the message knows it."""
 
@@ -296,7 +299,7 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
     at = end + 1
     kind, _, size = _BEGIN.unpack_from(data, at)
     end = at + 7 + size
-    if kind != frames.HEADER or data[end] != frames.END:
+    if kind != HEADER or data[end] != END:
         return None
     _, _, length, flags = _CONTENT.unpack_from(data, at + 7)
     if flags & ~_READ_HERE or at + 21 > end:
@@ -306,7 +309,7 @@ def _read(data: bytes, at: int, amqp_channel: Channel) -> tuple[Delivery, int] |
     if length:
         kind, _, size = _BEGIN.unpack_from(data, at)
         end = at + 7 + size
-        if kind != frames.BODY or size != length or data[end] != frames.END:
+        if kind != BODY or size != length or data[end] != END:
             return None
         body, at = data[at + 7 : end], end + 1
     return Delivery(amqp_channel, consumer, tag, bool(again & 1), exchange, key, found, body), at
@@ -320,30 +323,22 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 def _properties(data: bytes, at: int, flags: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if flags & frames.CONTENT_TYPE:
+    if flags & CONTENT_TYPE:
         found["content_type"], at = _text(data, at)
-    if flags & frames.CONTENT_ENCODING:
+    if flags & CONTENT_ENCODING:
         found["content_encoding"], at = _text(data, at)
-    if flags & frames.HEADERS:
+    if flags & HEADERS:
         found["application_headers"], at = _table(data, at)
-    if flags & frames.DELIVERY_MODE:
+    if flags & DELIVERY_MODE:
         found["delivery_mode"] = data[at]
         at += 1
-    if flags & frames.PRIORITY:
+    if flags & PRIORITY:
         found["priority"] = data[at]
         at += 1
     for flag, name in _TEXTS:
         if flags & flag:
             found[name], at = _text(data, at)
     return found
-
-
-_TEXTS: Final = (
-    (frames.CORRELATION_ID, "correlation_id"),
-    (frames.REPLY_TO, "reply_to"),
-    (frames.MESSAGE_ID, "message_id"),
-    (frames.TYPE, "type"),
-)
 
 
 def _table(data: bytes, at: int) -> tuple[dict[str, Any], int]:

@@ -2,16 +2,16 @@
 
 One line of JSON (the version of this layout, properties, headers, content type, routing, the size
 of the body), a newline, then the body as it is: no base64, no second escaping of a body that is
-JSON itself.  The size tells a torn message from a whole one.  Of what is JSON in UTF-8 the content
-type is not written.
+JSON itself.  The size tells a torn message from a whole one.
+
+Before a request that depends on a row of a ledger there may be a label: a line that names the row.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, Protocol
-
-from kombu.transport import base
 
 from wbengine import _json_text, _names, exceptions
 
@@ -21,7 +21,8 @@ VERSION: Final = 1
 #: Larger messages are neither published nor read.
 LIMIT: Final = 64 * 1024 * 1024
 
-_EMPTY: Final[dict[str, Any]] = {}
+#: What a label takes at most.
+LABEL_LIMIT: Final = 1024
 
 #: The headers of a request that name the row which whoever runs it has to claim.
 _LEDGER: Final = "wbe-ledger"
@@ -38,8 +39,12 @@ def _refuse_constant(text: str) -> NoReturn:
 
 _reader = json.JSONDecoder(parse_constant=_refuse_constant)
 
-_TYPE: Final = "application/json"
-_ENCODING: Final = "utf-8"
+
+class Channel(Protocol):
+    """What took a message, as far as the message knows it."""
+
+    def ack_many(self, messages: Iterable[Message]) -> bool: ...
+    def reject(self, tag: int, requeue: bool) -> None: ...
 
 
 class Sealed(Protocol):
@@ -59,54 +64,36 @@ class Sealed(Protocol):
     def encoded_headers(self) -> bytes: ...
 
 
-def priority_of(message: dict[str, Any]) -> int:
-    """The priority of a prepared message, 0 to 9; nonsense counts as 0."""
-    try:
-        return max(0, min(9, int(message["properties"].get("priority") or 0)))
-    except (TypeError, ValueError, KeyError):
-        return 0
-
-
-def row_of(headers: dict[str, Any] | None, id: Any) -> tuple[str, int, str] | None:
-    """The row of a ledger that a message depends on, by its headers and its correlation id: id,
-    epoch, digest; None: on none."""
-    digest = headers.get(_LEDGER) if headers else None
-    if headers is None or not isinstance(digest, str) or not _names.is_label(digest):
-        return None
-    epoch = headers.get(_EPOCH, 1)
+def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
+    """`data`, and before it the row of a ledger on which it depends, if it does, by the headers and
+    the correlation id: for a broker that can claim it while it takes the message."""
+    digest, epoch = headers.get(_LEDGER), headers.get(_EPOCH, 1)
+    if not isinstance(digest, str) or not _names.is_label(digest):
+        return data
     if not isinstance(id, str) or not _names.is_label(id) or type(epoch) is not int:
+        return data
+    return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The label, b"" where there is none, and what it was put before."""
+    if data[:1] != b"!":
+        return b"", data
+    text, _, rest = data.partition(b"\n")
+    return text, rest
+
+
+def row_of(text: bytes, digest: str) -> tuple[str, int] | None:
+    """(id, epoch), if a label names a row of this ledger."""
+    try:
+        id, epoch, ledger = text[1:].decode("ascii").split(" ")
+        return (id, int(epoch)) if ledger == digest and _names.is_label(id) else None
+    except ValueError:
         return None
-    return id, epoch, digest
-
-
-def encode(message: dict[str, Any], exchange: str, routing_key: str) -> bytes:
-    """Lay out what `Channel.prepare_message` made.
-
-    :raises TooLarge: it is larger than `LIMIT`.
-    :raises ValueError: the body is compressed, or headers are no JSON numbers.
-    :raises TypeError: headers are no JSON at all.
-    """
-    headers = message["headers"]
-    if headers and headers.get("compression"):
-        raise ValueError("compressed messages are not carried: publish without `compression`")
-    body = message["body"]
-    if isinstance(body, str):
-        body = body.encode()
-    elif body is None:
-        body = b""
-    elif not isinstance(body, bytes):
-        body = bytes(memoryview(body))
-    properties = {k: v for k, v in message["properties"].items() if k != "delivery_info"}
-    head: dict[str, Any] = {"v": VERSION, "exchange": exchange, "routing_key": routing_key}
-    kind, coding = message.get("content-type"), message.get("content-encoding")
-    if (kind, coding) != (_TYPE, _ENCODING):
-        head |= {"content-type": kind, "content-encoding": coding}
-    head |= {"properties": properties, "headers": headers or _EMPTY, "size": len(body)}
-    return _joined(_json_text.text_of(head).encode(), body)
 
 
 def seal(message: Sealed, exchange: str) -> bytes:
-    """`encode`, of what is encoded in parts.
+    """Lay out a message.
 
     :raises TooLarge: it is larger than `LIMIT`.
     :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
@@ -126,22 +113,12 @@ def seal(message: Sealed, exchange: str) -> bytes:
         "properties": properties,
     }
     start, headers = _json_text.encode(head, finite=True)[:-1], message.encoded_headers
-    return _joined(b'%b,"headers":%b,"size":%d}' % (start, headers, len(body)), body)
-
-
-def _joined(head: bytes, body: bytes) -> bytes:
-    size = len(head) + len(body) + 1
-    if size > LIMIT:
-        raise exceptions.TooLarge(f"a message of {size} bytes is over the limit of {LIMIT} bytes")
-    return b"%b\n%b" % (head, body)
-
-
-def _text(head: dict[str, Any], key: str, default: str | None = None) -> Any:
-    """What of a head is text, or as the default says may be left out, or be none."""
-    value = head.get(key, default)
-    if type(value) is not str and (value is not None or default is None):
-        raise BadMessage(f"{key} is {type(value).__name__}, not text")
-    return value
+    data = b'%b,"headers":%b,"size":%d}\n%b' % (start, headers, len(body), body)
+    if len(data) > LIMIT:
+        raise exceptions.TooLarge(
+            f"a message of {len(data)} bytes is over the limit of {LIMIT} bytes"
+        )
+    return data
 
 
 def _read(raw: bytes) -> Any:
@@ -171,28 +148,27 @@ def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
     return head, body
 
 
-class Message(base.Message):  # type: ignore[misc]
-    """A received message; as any kombu message, made straight from the bytes."""
+class Message:
+    """A received message: what kombu calls so, as far as anybody here asks."""
 
-    __slots__ = ("claim", "origin", "taken")
+    __slots__ = (
+        "acknowledged", "body", "channel", "claim", "delivery_info", "delivery_tag", "headers",
+        "origin", "properties", "taken",
+    )  # fmt: skip
 
-    #: What kombu found wrong with it: nothing.
-    errors = ()
-
-    #: What the ledger said of the request in it, where the transport asked; else None.
+    #: What the ledger said of the request in it, where its broker asked; else None.
     claim: Any
-    #: When the transport began to ask, on the monotonic clock; None where it did not.
+    #: When the broker began to ask, on the monotonic clock; None where it did not.
     taken: float | None
-    #: What its store knows it by.
+    #: What its broker knows it by.
     origin: Any
 
-    @classmethod
-    def from_bytes(cls, data: bytes, channel: Any, tag: int, consumer: str, again: bool) -> Message:
+    def __init__(self, data: bytes, channel: Channel | None, tag: int, again: bool) -> None:
         """Read a message.
 
         :raises BadMessage: it is none; nothing else is raised, whatever the bytes are.
         """
-        head, body = _parse(data)
+        head, self.body = _parse(data)
         if head.get("v") != VERSION:
             raise BadMessage(f"its layout is {head.get('v')!r:.20}, not {VERSION}")
         properties, headers = head.get("properties"), head.get("headers")
@@ -200,17 +176,24 @@ class Message(base.Message):  # type: ignore[misc]
             raise BadMessage("its properties or headers are not objects")
         if headers.get("compression") or properties.get("compression"):
             raise BadMessage("it is compressed")
-        message = cls.__new__(cls)
-        message.content_type = _text(head, "content-type", _TYPE)
-        message.content_encoding = _text(head, "content-encoding", _ENCODING)
-        properties["delivery_info"] = message.delivery_info = {
-            "exchange": _text(head, "exchange"),
-            "routing_key": _text(head, "routing_key"),
-            "redelivered": again,
-            "consumer_tag": consumer,
-        }
-        properties["delivery_tag"] = message.delivery_tag = tag
-        message.channel, message.headers, message.properties = channel, headers, properties
-        message.body, message._state = body, "RECEIVED"
-        message.accept = message._decoded_cache = None
-        return message
+        exchange, key = head.get("exchange"), head.get("routing_key")
+        if not isinstance(exchange, str) or not isinstance(key, str):
+            raise BadMessage("its exchange or routing key is not text")
+        self.properties, self.headers = properties, headers
+        self.delivery_info = {"exchange": exchange, "routing_key": key, "redelivered": again}
+        #: What took it.
+        self.channel, self.delivery_tag = channel, tag
+        self.acknowledged = False
+
+    def ack(self) -> bool:
+        """Acknowledge it, from any thread; False when it was not ours (any more)."""
+        return self.channel is not None and self.channel.ack_many((self,))
+
+    def reject(self, requeue: bool = False) -> None:
+        """Throw it away; or give it back to its queue, in its old place."""
+        self.acknowledged = True
+        if self.channel is not None:
+            self.channel.reject(self.delivery_tag, requeue)
+
+    def requeue(self) -> None:
+        self.reject(requeue=True)

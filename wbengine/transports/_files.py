@@ -20,12 +20,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
-from wbengine.transports import _files
 
 _DAY: Final = 24 * 3600.0
 
+#: A spare file keeps at most so much of the disk, so all spares together at most 64 MiB.
+_BLOCK: Final = 4096
+#: Files above this size are unlinked instead of recycled.
+_RECYCLE_LIMIT: Final = 1024 * 1024
+#: So many a process keeps at hand.
+_OWN: Final = 512
+
+#: Errors of a process without descriptors or memory, or of a disk that fails for now.
+_PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR)
+
 _O_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _O_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_O_REWRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Unreadable(Exception):
@@ -119,12 +129,15 @@ def read(path: str, limit: int) -> bytes:
 
     :raises Unreadable: it is something else, or too large.
     :raises FileNotFoundError: it is not there.
+    :raises OSError: this process, or the host, lacks what it takes; the file may be fine.
     """
     try:
         fd = os.open(path, _O_READ)
     except FileNotFoundError:
         raise
     except OSError as exc:
+        if exc.errno in _PASSING:
+            raise
         why = "a symlink" if exc.errno == errno.ELOOP else (exc.strerror or str(exc))
         raise Unreadable(f"it cannot be opened: {why}") from None
     try:
@@ -145,6 +158,8 @@ def read(path: str, limit: int) -> bytes:
             raise Unreadable(f"it grew over {limit} bytes")
         return data
     except OSError as exc:
+        if exc.errno in _PASSING:
+            raise
         raise Unreadable(f"it cannot be read: {exc.strerror or exc}") from None
     finally:
         os.close(fd)
@@ -304,15 +319,6 @@ def remove_tree(path: str) -> int:
     return count
 
 
-#: A spare file keeps at most so much of the disk, so all spares together at most 64 MiB.
-_BLOCK: Final = 4096
-#: Files above this size are unlinked instead of recycled.
-_RECYCLE_LIMIT: Final = 1024 * 1024
-#: So many a process keeps at hand.
-_OWN: Final = 512
-
-_O_REWRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
 _known: weakref.WeakValueDictionary[str, Spares] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -423,7 +429,7 @@ class Spares:
         if own or size > _BLOCK:
             # Cut under a private name: another process may be reading the file under this one, or
             # be writing it under its next.
-            private = f"{self._temp}/{_files.unique()}"
+            private = f"{self._temp}/{unique()}"
             os.rename(path, private)
             path = private
             if size > _BLOCK:
@@ -431,7 +437,7 @@ class Spares:
         if own:
             self._own.append(path)
             return
-        name = _files.unique()
+        name = unique()
         os.rename(path, f"{self._folder}/{name}")
         self._room -= 1
         if len(self._known) < self._keep:
@@ -452,7 +458,7 @@ class Spares:
                 continue  # another thread was faster; it was swept
             if fd >= 0:
                 return path, fd, size
-        path = f"{self._temp}/{_files.unique()}"
+        path = f"{self._temp}/{unique()}"
         if self._pick(path):
             try:
                 fd, size = _rewrite(path)
@@ -516,6 +522,6 @@ def _hand_over(own: list[str], folder: str, pid: int) -> None:
         return
     while own:
         try:
-            os.rename(own.pop(), f"{folder}/{_files.unique()}")
+            os.rename(own.pop(), f"{folder}/{unique()}")
         except (IndexError, OSError):
             pass

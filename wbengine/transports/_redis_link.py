@@ -157,9 +157,11 @@ class Link:
     Whatever `LOST` names means that it is over; `broken` then stays True.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, greet: Greeting | None = None) -> None:
+        """`greet` is the first to use the connection when it is open."""
         self.place = place
         self.broken = False
+        self._greet = greet
         self._connection: Any = None
 
     def send(self, *args: Any) -> None:
@@ -177,6 +179,8 @@ class Link:
                 if not self.place.tls:
                     _leave_to_system(connection._sock, self.place.settings["socket_timeout"])
                 self._connection = connection
+                if self._greet is not None:
+                    self._greet(self)
             connection = self._connection
             connection.send_packed_command(
                 connection.pack_commands(commands)
@@ -251,6 +255,10 @@ class Link:
                 pass
 
 
+#: What is said first on each new connection.
+Greeting = Callable[[Link], object]
+
+
 def _leave_to_system(sock: socket.socket, seconds: float) -> None:
     """Let the system end what takes longer than so many seconds.
 
@@ -276,11 +284,16 @@ def _no_redis(error: errors.InvalidResponse) -> errors.ConnectionError:
 class Client:
     """A connection for all threads of a process, one step after the other."""
 
-    def __init__(self, place: Place, kind: type[exceptions.WbengineException]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        kind: type[exceptions.WbengineException],
+        greet: Greeting | None = None,
+    ) -> None:
         self.place = place
         self._kind = kind
         self._lock = threading.Lock()
-        self._link = Link(place)
+        self._link = Link(place, greet)
 
     @property
     def broken(self) -> bool:
@@ -314,12 +327,17 @@ class Pool:
     _SPARE: Final = 4
 
     def __init__(
-        self, place: Place, kind: type[exceptions.WbengineException], name: str | None = None
+        self,
+        place: Place,
+        kind: type[exceptions.WbengineException],
+        name: str | None = None,
+        greet: Greeting | None = None,
     ) -> None:
         """`name`: what it is to people, beside its URL."""
         self.place = place
         self._kind = kind
         self._name = name or place.shown
+        self._greet = greet
         self._spare: deque[Link] = deque()
         self._closed = False
         #: When the server was not reached last, or did not answer, on the monotonic clock.
@@ -344,7 +362,7 @@ class Pool:
             try:
                 link = self._spare.pop()
             except IndexError:
-                link = Link(self.place)
+                link = Link(self.place, self._greet)
             try:
                 return work(link), again
             except LOST as error:

@@ -12,6 +12,27 @@ Keys, all below one prefix:
     h:WHO     what he holds: `queue number`, with its place in the queue and which take it was
     bell:QUEUE, n:WHO   lists to block on
 
+And those of the ledger beside them, where the script that takes a request claims its row:
+
+    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`; where
+                  it is OPEN, `k` is the claim that is not granted; `l` the life it was opened in;
+                  `t` milliseconds until it goes once it is DONE, if its engine wants less than a
+                  week
+    rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
+    held:HOLDER   the ids of the rows that a holder has
+    beats         holders, by when they were last heard of
+    ledger        which ledger this is
+    server        the server's `run_id` `run`, and the number of its life `life`; how often rows
+                  were claimed or revoked `count`, and when that life began `boot`; until when
+                  nothing is claimed `hold`, before which life OPEN rows are forgotten ones `from`
+    users         who has it open, by when he was last heard of
+    fence:USER    up to which fence of his he makes no rows, and lets go of none, any more; it goes
+                  an hour after the last time that he got no answer, whoever closes the ledger
+
+A server that ends begins another *life*, perhaps with less than it had: what was OPEN when it was
+written to its disk may have run since.  Each connection of a ledger begins with `ARRIVE`, so the
+first one notices the new life before anybody claims anything in it.
+
 A server without memory refuses the first write of a script that needs some, and no later one.  So
 scripts that must work there begin with one that needs none, and `put` with one that does: it is
 refused before anything is done.
@@ -21,7 +42,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from wbengine.transports import _claim_scripts
 from wbengine.transports._redis_link import Script
 
 #: Seconds without a sign of life after which what a consumer held goes back.
@@ -59,6 +79,118 @@ end
 #: A first write that needs no memory.
 ALWAYS: Final = "call('PEXPIRE', M, TTL)\n"
 
+#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
+LEDGER_KEPT_FOR: Final = 30 * 24 * 3600
+
+#: Seconds in which a server that came back gives out nothing: whoever knows that it was set back
+#: says so meanwhile, for all reach it again within two seconds.
+HOLD: Final = 3
+
+#: Who has the rows that a server which was set back shows as OPEN: some worker may.
+FORGOTTEN: Final = "forgotten-by-redis"
+
+#: Seconds after which a row goes that nobody came for.
+ROW_KEPT_FOR: Final = 7 * 24 * 3600
+
+#: ledger() -> its id, the life of its server, from which life on rows are not forgotten, until when
+#: nothing is claimed, count of claims
+#: is_gone_when_done(id, milliseconds that results are kept for its engine, and for its worker)
+LEDGER: Final = f"""
+local FORGOTTEN, HOLD, LEDGER_TTL = '{FORGOTTEN}', {HOLD * 1000}, {LEDGER_KEPT_FOR * 1000}
+local ROW_TTL = {ROW_KEPT_FOR * 1000}
+""" + """
+local known
+local function ledger()
+  if not known then
+    known = call('HMGET', P .. 'server', 'life', 'from', 'hold', 'count')
+    table.insert(known, 1, call('GET', P .. 'ledger'))
+  end
+  return known
+end
+local function is_forgotten(life)
+  return tonumber(life or 0) < tonumber(ledger()[3] or 0)
+end
+local function is_gone_when_done(id, engines, workers)
+  local ttl = math.min(tonumber(engines or ROW_TTL), tonumber(workers) or math.huge)
+  if ttl < ROW_TTL then call('PEXPIRE', P .. 'r:' .. id, string.format('%.0f', ttl)) end
+  return ttl == 0
+end
+local function prolong(id)
+  if call('PTTL', P .. 'r:' .. id) >= 0 then call('PEXPIRE', P .. 'r:' .. id, ROW_TTL) end
+end
+local function is_held(t)
+  local left = tonumber(ledger()[4] or 0) - t
+  return left > 0 and left <= HOLD
+end
+"""  # fmt: skip
+
+#: (the server's `run_id` when it was heard last, and the count then) -> its `run_id`, the count,
+#: the number of its life, and that of the last one that began with less than there was (0: none)
+#:
+#: Without an append-only file it may always have been; with one, if somebody heard of a claim that
+#: it does not know of.
+ARRIVE: Final = Script(HEAD + LEDGER + """
+local function told(section, pattern)
+  local info = redis.pcall('INFO', section)
+  return type(info) == 'string' and string.match(info, pattern) or ''
+end
+local L, run, t = P .. 'server', told('server', 'run_id:(%w+)'), now()
+local l = call('HMGET', L, 'run', 'life', 'boot', 'count', 'from')
+local life, boot, count = tonumber(l[2] or 0), tonumber(l[3] or 0), tonumber(l[4] or 0)
+local from = tonumber(l[5] or 0)
+if run ~= '' and l[1] ~= run then
+  life, boot = life + 1, count
+  call('PEXPIRE', L, LEDGER_TTL)
+  call('HSET', L, 'run', run, 'life', life, 'boot', boot)
+  if l[1] then
+    if told('persistence', 'aof_enabled:(%d)') == '1' then
+      call('HSET', L, 'hold', t + HOLD)
+    else
+      from = life
+    end
+  end
+  call('PEXPIRE', L, LEDGER_TTL)
+end
+if ARGV[1] ~= '' and ARGV[1] ~= run and tonumber(ARGV[2]) > boot then from = life end
+if from ~= tonumber(l[5] or 0) then call('HSET', L, 'from', from) end
+return {run, count, life, from}
+""")  # fmt: skip
+
+#: claim(id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
+#:
+#: The holder is to be heard of (`beats`) at about that time.  Who got no answer claims again by the
+#: same name, and is granted what he was granted.
+CLAIM: Final = """
+local function claim(id, epoch, holder, name)
+  local r = P .. 'r:' .. id
+  local row = call('HMGET', r, 'e', 's', 'h', 'd', 'k', 'l')
+  if not row[1] then return {'MISSING', epoch, '', ''} end
+  if row[1] ~= epoch then
+    local verdict = tonumber(epoch) < tonumber(row[1]) and 'STALE' or 'MISSING'
+    return {verdict, row[1], '', ''}
+  end
+  if row[2] == 'done' then return {'DONE', epoch, '', row[4] or ''} end
+  if row[2] == 'claimed' then
+    return {row[5] == name and 'GRANTED' or 'HELD', epoch, row[3], ''}
+  end
+  if is_forgotten(row[6]) then return {'HELD', epoch, FORGOTTEN, ''} end
+  if row[5] == name then return {'MISSING', epoch, '', ''} end
+  call('HSET', r, 's', 'claimed', 'h', holder, 'k', name)
+  call('SADD', P .. 'held:' .. holder, id)
+  return {'GRANTED', epoch, holder, ''}
+end
+"""
+
+#: unclaim(id, holder, milliseconds): a CLAIMED row is OPEN again
+UNCLAIM: Final = """
+local function unclaim(id, holder, t)
+  call('HSET', P .. 'r:' .. id, 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
+  call('SREM', P .. 'held:' .. holder, id)
+  prolong(id)
+  call('ZADD', P .. 'rows', t, id)
+end
+"""
+
 #: label(data) -> id, epoch and digest of the ledger of the row on which a message depends, if any
 LABEL: Final = """
 local function label(data)
@@ -71,8 +203,9 @@ end
 
 #: What was taken and seen by nobody is neither marked as delivered nor claimed any more.
 _BACK: Final = (
-    LABEL
-    + _claim_scripts.UNCLAIM
+    LEDGER
+    + LABEL
+    + UNCLAIM
     + """
 local function put_back(who, field, seen, unheard)
   local h = P .. 'h:' .. who
@@ -139,19 +272,6 @@ call('PEXPIRE', P .. 'x', TTL)
 return id
 """)  # fmt: skip
 
-#: (exchange) -> kind or None
-KIND: Final = Script("return redis.call('HGET', KEYS[1] .. 'x', ARGV[1])")
-
-#: (exchange)
-DROP_EXCHANGE: Final = Script(HEAD + """
-if call('HDEL', P .. 'x', ARGV[1]) == 1 then
-  call('HINCRBY', M, 'v', 1)
-  for _, binding in ipairs(call('HKEYS', P .. 'b')) do
-    if string.match(binding, '^[^%z]*') == ARGV[1] then call('HDEL', P .. 'b', binding) end
-  end
-end
-""")  # fmt: skip
-
 #: (id for all this if it is new, queue, 1: it goes with its owner) -> id of all this
 QUEUE: Final = Script(HEAD + _MADE + ALWAYS + """
 local id = made(ARGV[1])
@@ -163,9 +283,6 @@ if ARGV[3] == '1' then
 end
 return id
 """)  # fmt: skip
-
-#: (queue) -> 1 if there is such a queue
-HAS: Final = Script("return redis.call('SISMEMBER', KEYS[1] .. 'qs', ARGV[1])")
 
 #: (queue) -> how many wait
 SIZE: Final = Script("return redis.call('ZCARD', KEYS[1] .. 'q:' .. ARGV[1])")
@@ -235,7 +352,8 @@ return 1
 #: digest of their ledger, 1: note that both are there, groups: (most, number of queues, queue...)
 #: -> None: he is not known (any more); else messages: group, queue, number, data, what a claim said
 TAKING: Final = (
-    _claim_scripts.CLAIM
+    LEDGER
+    + CLAIM
     + """
 local function take(first, last, t)
   local who, take, holder, digest = ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
@@ -245,7 +363,8 @@ local function take(first, last, t)
     if holder ~= '' then call('ZADD', P .. 'beats', t, holder) end
   end
   local h, taken, group, i = P .. 'h:' .. who, {}, 0, first + 5
-  local ledger = holder ~= '' and call('GET', P .. 'ledger') == digest
+  local claims, granted, last_granted = holder ~= '' and ledger()[1] == digest, 0, nil
+  if claims and is_held(t) then return {} end
   while i <= last do
     local room, final = tonumber(ARGV[i]), i + 1 + ARGV[i + 1]
     i = i + 2
@@ -263,10 +382,11 @@ local function take(first, last, t)
             held[#held + 1] = queue .. ' ' .. number
             held[#held + 1] = place .. ' ' .. take
             local said = false
-            if ledger then
+            if claims then
               local id, epoch, of = label(data)
               if of == digest then
                 said = claim(id, epoch, holder, who .. ':' .. take .. ':' .. number)
+                if said[1] == 'GRANTED' then granted, last_granted = granted + 1, said end
               end
             end
             taken[#taken + 1] = {group, queue, number, data, said}
@@ -282,6 +402,7 @@ local function take(first, last, t)
     group = group + 1
   end
   if #taken > 0 then call('PEXPIRE', h, TTL) end
+  if granted > 0 then last_granted[5] = call('HINCRBY', P .. 'server', 'count', granted) end
   return taken
 end
 """
@@ -419,28 +540,32 @@ put()
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, holder of claims, number of arguments of a take, those, (id, epoch,
-#: result, who took the request, its queue and number, priority, answer, number of its queues,
-#: queue...)...)
+#: (version of the routing, holder of claims, milliseconds that its results are kept, number of
+#: arguments of a take, those, (id, epoch, result, who took the request, its queue and number,
+#: priority, answer, number of its queues, queue...)...)
 #: -> in how many queues each answer is, -1: the row is somebody else's, and what the take returned;
 #: or as `ROUTES`
 #:
 #: Stores results, publishes the answers, acknowledges the requests, and takes others.  Whoever
 #: removed a row has no use for the answer; if it was lost, its engine may wait for that.
 END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + ALWAYS + """
-local t, holder, last, counts = now(), ARGV[2], 3 + ARGV[3], {}
+local t, holder, last, counts = now(), ARGV[2], 4 + ARGV[4], {}
 local i = last + 1
-local ended, rows, taken = {}, {}, {}
+local ended, rows, gone, taken = {}, {}, {}, {}
 while i <= #ARGV do
   local id, final, count = ARGV[i], i + 8 + ARGV[i + 8], 0
   local r = P .. 'r:' .. id
-  local there = call('HMGET', r, 'e', 's', 'h')
+  local there = call('HMGET', r, 'e', 's', 'h', 'l', 't')
   local same = there[1] == ARGV[i + 1]
-  if same and there[2] == 'claimed' and there[3] == holder then
+  if same and (
+    (there[2] == 'claimed' and there[3] == holder)
+    or (there[2] == 'open' and is_forgotten(there[4]))
+  ) then
     call('HSET', r, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
     ended[#ended + 1] = id
     rows[#rows + 1] = t
     rows[#rows + 1] = id
+    if is_gone_when_done(id, there[5], ARGV[3]) then gone[#gone + 1] = id end
   elseif there[1] and not (same and there[2] == 'done') then
     count = -1
   end
@@ -457,8 +582,9 @@ if #ended > 0 then
   call('SREM', P .. 'held:' .. holder, unpack(ended))
   call('ZADD', P .. 'rows', unpack(rows))
 end
+if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 for _, from in pairs(taken) do settle(from.who, from.queue, from.numbers) end
 put()
-counts[#counts + 1] = last > 3 and take(4, last, t)
+counts[#counts + 1] = last > 4 and take(5, last, t)
 return counts
 """)  # fmt: skip

@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-DIRECT = "direct"
-TOPIC = "topic"
-KINDS = (DIRECT, TOPIC)
-
 #: Remembered routing keys per table; keys chosen by peers must not grow memory without end.
 _MEMO_LIMIT = 4096
 
@@ -44,16 +40,15 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 class Table:
     """The bindings of one exchange; never changes, a changed exchange gets a new table."""
 
-    __slots__ = ("_exact", "_memo", "_wild", "kind")
+    __slots__ = ("_exact", "_memo", "_wild")
 
-    def __init__(self, kind: str, bindings: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, bindings: Iterable[tuple[str, str]]) -> None:
         """`bindings` are (key, queue) pairs, in the order in which the queues are to be served."""
-        self.kind = kind
         self._exact: dict[str, dict[str, None]] = {}
         self._wild: list[tuple[list[str], str]] = []
         self._memo: dict[str, tuple[str, ...]] = {}
         for key, queue in bindings:
-            if kind == TOPIC and is_wild(key):
+            if is_wild(key):
                 self._wild.append((key.split("."), queue))
             else:
                 self._exact.setdefault(key, {})[queue] = None

@@ -17,17 +17,16 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote
 
-from kombu.exceptions import ChannelError
-
 from wbengine import _names, exceptions
-from wbengine.transports import _base, _envelope, _files, _routing, _store
+from wbengine.transports import _envelope, _files, _routing
 from wbengine.transports._arrivals import Arrivals, View
-from wbengine.transports._store import FolderClaims, Store, Taken
+from wbengine.transports.broker import Broker, LaidOut, Taken
 
-__all__ = ["FileStore", "Transport", "folders", "path_of"]
+__all__ = ["FileBroker", "folders", "path_of"]
 
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
@@ -39,6 +38,11 @@ _SWEEP_EVERY: Final = 3600.0
 _SETTLE: Final = 0.05
 _NAME_LIMIT: Final = 250
 _LOG_LIMIT: Final = 100
+#: Seconds between two searches for dead consumers, should nobody have noticed their end.
+_DEAD_SWEEP: Final = 2.0
+#: Seconds between two marks that a queue has a consumer; unused ones are looked for less often.
+_TOUCH_EVERY: Final = 1800.0
+_ORPHAN_AGE: Final = 60.0
 
 
 class _Cached:
@@ -51,7 +55,7 @@ class _Cached:
         self.seen = seen
         self.settled = False
         self.names: list[str] = []
-        self.table = _routing.Table("", ())
+        self.table = _routing.Table(())
 
 
 class Tree:
@@ -86,26 +90,21 @@ class Tree:
 
     # -- exchanges
 
-    def declare_exchange(self, name: str, kind: str) -> None:
+    def declare_exchange(self, name: str) -> None:
         """Make the exchange when it is not there."""
-        folder = f"{self.exchanges}/{name}"
+        folder = f"{self.exchanges}/{_label('exchange', name)}"
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        _files.touch(f"{folder}/={kind}")
-
-    def exchange_kind(self, name: str) -> str | None:
-        """Its kind, or None."""
-        found = self._bindings_of(name)
-        return None if found is None else found.table.kind or None
+        _files.touch(f"{folder}/=topic")
 
     def delete_exchange(self, name: str) -> None:
         """Forget it with its bindings."""
-        _files.remove_tree(f"{self.exchanges}/{name}")
+        _files.remove_tree(f"{self.exchanges}/{_label('exchange', name)}")
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        """Add a binding; ChannelError when the names are too long for a file."""
+        """Add a binding; ValueError when the names are too long for a file."""
         name = f"{queue}={quote(key, safe='*#')}"
         if len(name) > _NAME_LIMIT:
-            raise ChannelError(f"routing key {key[:100]!r} is too long for a binding of {queue}")
+            raise ValueError(f"routing key {key[:100]!r} is too long for a binding of {queue}")
         _files.touch(f"{self.exchanges}/{exchange}/{name}")
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
@@ -144,9 +143,8 @@ class Tree:
             found.table = known.table
         else:
             split = [name.partition("=") for name in names]
-            kinds = [kind for queue, mark, kind in split if mark and not queue]
             pairs = [(unquote(key), queue) for queue, mark, key in split if mark and queue]
-            found.table = _routing.Table(kinds[0] if kinds else "", pairs)
+            found.table = _routing.Table(pairs)
         found.names = names
         found.settled = now - found.seen > _SETTLE
         self._cache[exchange] = found
@@ -154,13 +152,20 @@ class Tree:
 
     # -- queues
 
+    def path(self, queue: str) -> str:
+        """The folder of a queue.
+
+        :raises ValueError: no queue is called so.
+        """
+        return f"{self.queues}/{_label('queue', queue)}"
+
     def declare_queue(self, queue: str) -> None:
         """Make the queue when it is not there."""
-        os.makedirs(f"{self.queues}/{queue}", mode=0o700, exist_ok=True)
+        os.makedirs(self.path(queue), mode=0o700, exist_ok=True)
 
     def has_queue(self, queue: str) -> bool:
         """Whether it is there."""
-        return os.path.isdir(f"{self.queues}/{queue}")
+        return os.path.isdir(self.path(queue))
 
     def delete_queue(self, queue: str) -> int:
         """Remove bindings, then the queue with its messages; how many messages went."""
@@ -172,26 +177,26 @@ class Tree:
                     _files.remove(f"{folder}/{name}")
         gone = f"{self.temp}/{_files.unique()}"
         try:
-            os.rename(f"{self.queues}/{queue}", gone)
+            os.rename(self.path(queue), gone)
         except FileNotFoundError:
             return 0
         return _files.remove_tree(gone)
 
     def purge(self, queue: str) -> int:
         """Remove the waiting messages; how many."""
-        folder = f"{self.queues}/{queue}"
+        folder = self.path(queue)
         return sum(_files.remove(f"{folder}/{name}") for name in _files.names(folder))
 
     def size(self, queue: str) -> int:
         """How many messages wait."""
-        return len(_files.names(f"{self.queues}/{queue}"))
+        return len(_files.names(self.path(queue)))
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
         """Append a message; False when there is no such queue.
 
         :raises TransportFailure: it cannot be written (no space, no permission).
         """
-        target = f"{self.queues}/{queue}/{9 - priority}{_files.ordered()}"
+        target = f"{self.path(queue)}/{9 - priority}{_files.ordered()}"
         try:
             self.spares.place(data, target)
         except FileNotFoundError:
@@ -240,6 +245,12 @@ class Tree:
                 self.delete_exchange(exchange)
 
 
+@lru_cache(maxsize=4096)
+def _label(kind: str, name: str) -> str:
+    """`_names.check_label`, remembered: the same few names are used again and again."""
+    return _names.check_label(kind, name)
+
+
 def _age(path: str, now: float) -> float:
     try:
         return now - os.stat(path).st_mtime
@@ -247,15 +258,24 @@ def _age(path: str, now: float) -> float:
         return 0.0
 
 
-#: Seconds between two searches for dead consumers, should nobody have noticed their end.
-_DEAD_SWEEP: Final = 2.0
-#: Seconds between two marks that a queue has a consumer; unused ones are looked for less often.
-_TOUCH_EVERY: Final = 1800.0
-_ORPHAN_AGE: Final = 60.0
+class FolderClaims(Protocol):
+    """For whom requests are claimed, by the ledger of the same folders."""
+
+    def take(self, labelled: Sequence[tuple[Taken, bytes]], began: float) -> None:
+        """Claim what depends on rows of the ledger, by the labels, in one step that began then.
+
+        Of what has no claim afterwards nothing is known: the worker has to ask.
+        """
+
+    def give_back(self, taken: Taken) -> None:
+        """What was claimed was given to no worker: others may claim it."""
+
+    def end(self, rows: Sequence[tuple[str, int, bytes]]) -> list[bool]:
+        """Store each of these (id, epoch, result); whether its engine is to be answered."""
 
 
-class FileStore(Store):
-    """One connection's view of its folders."""
+class FileBroker(Broker):
+    """One connection to folders."""
 
     batch = 64
     labels = True
@@ -268,6 +288,7 @@ class FileStore(Store):
         inotify: bool = True,
         claims: FolderClaims | None = None,
     ) -> None:
+        super().__init__()
         self._in = Tree(folder_in)
         same = os.path.realpath(folder_in) == os.path.realpath(folder_out)
         self._out = self._in if same else Tree(folder_out)
@@ -287,32 +308,17 @@ class FileStore(Store):
 
     # -- exchanges and queues: publishing looks into `out`, all else belongs to `in`
 
-    def declare_exchange(self, name: str, kind: str) -> None:
-        self._in.declare_exchange(name, kind)
+    def declare_exchange(self, name: str) -> None:
+        self._in.declare_exchange(name)
         if self._out is not self._in:
-            self._out.declare_exchange(name, kind)
+            self._out.declare_exchange(name)
 
-    def exchange_kind(self, name: str) -> str | None:
-        kind = self._in.exchange_kind(name)
-        if kind is not None and self._out is not self._in:
-            return self._out.exchange_kind(name)
-        return kind
-
-    def delete_exchange(self, name: str) -> None:
-        self._in.delete_exchange(name)
-        if self._out is not self._in:
-            self._out.delete_exchange(name)
-
-    def declare_queue(self, queue: str) -> None:
+    def declare_queue(self, queue: str, *, owned: bool = False) -> None:
+        if owned:  # first: a process that dies in between leaves no queue that nobody deletes
+            self._become_holder()
+            _files.touch(f"{self._folder}/{queue}=")
+            self._owned.add(queue)
         self._in.declare_queue(queue)
-
-    def own(self, queue: str) -> None:
-        self._become_holder()
-        _files.touch(f"{self._folder}/{queue}=")
-        self._owned.add(queue)
-
-    def has_queue(self, queue: str) -> bool:
-        return self._in.has_queue(queue)
 
     def delete_queue(self, queue: str) -> int:
         return self._in.delete_queue(queue)
@@ -332,32 +338,31 @@ class FileStore(Store):
     def bindings(self) -> Iterable[tuple[str, str, str]]:
         return self._in.bindings()
 
-    def route(self, exchange: str, key: str) -> Sequence[str]:
-        return self._out.route(exchange, key)
+    # -- publishing
 
-    def put(self, queue: str, priority: int, data: bytes) -> bool:
-        return self._out.put(queue, priority, data)
-
-    def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
+    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
         # Of the bindings, one look at a time is enough.
         routes: dict[tuple[str, str], Sequence[str]] = {}
         return (self._publish(message, routes) > 0 for message in messages)
 
-    def _publish(
-        self, message: tuple[str, str, int, bytes], routes: dict[tuple[str, str], Sequence[str]]
-    ) -> int:
+    def _publish(self, message: LaidOut, routes: dict[tuple[str, str], Sequence[str]]) -> int:
         exchange, key, priority, data = message
         queues = routes.get((exchange, key))
         if queues is None:
-            queues = self.route(exchange, key) if exchange else (key,)
+            try:
+                queues = self._out.route(exchange, key) if exchange else (key,)
+            except OSError as exc:
+                raise exceptions.TransportFailure(
+                    f"cannot read {self._out.root}: {exc.strerror or exc}"
+                ) from exc
             routes[exchange, key] = queues
         put = self._out.put
         return sum([put(queue, priority, data) for queue in queues])
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
-        order: None = None,
+        ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
+        told: None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         """Not one step, but each is done before the next: whoever is killed in between leaves a
         request that is taken again, of which its row tells what came."""
@@ -369,12 +374,9 @@ class FileStore(Store):
         wanted = self._claims.end([row for row, _, _ in left])
         for (_, taken, message), good in zip(left, wanted, strict=True):
             counts.append(self._publish(message, routes) if good else -1)
-            self.settle(taken)
+            self._settle(taken)
             taken.token = None
         return counts, ()
-
-    def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
-        return _store.label(data, row)
 
     # -- taking
 
@@ -409,16 +411,9 @@ class FileStore(Store):
             if not self._in.reject(f"{view.path}/{name}", view.queue, why):
                 view.ignored.add(name)
 
-    def take(self, queue: str) -> Taken | None:
-        found = self._take(queue)
-        return None if found is None else found[0]
-
     def _take(self, queue: str) -> tuple[Taken, bytes] | None:
         """The first message, and its label."""
-        view = self._arrivals.views.get(queue)
-        if view is None:  # basic_get, without a consumer
-            view = View(queue, f"{self._in.queues}/{queue}")
-            view.list(0.0, twice=True)
+        view = self._arrivals.views[queue]
         self._become_holder()
         while (name := view.pop()) is not None:
             path = f"{view.path}/{name}"
@@ -437,15 +432,19 @@ class FileStore(Store):
                     view.ignored.add(name)
                     continue
             try:
-                data = _files.read(claim, _envelope.LIMIT + _store.LABEL_LIMIT)
+                data = _files.read(claim, _envelope.LIMIT + _envelope.LABEL_LIMIT)
             except FileNotFoundError:
                 continue
             except _files.Unreadable as exc:
                 self._in.reject(claim, queue, str(exc))
                 continue
+            except OSError:
+                if claim != path:
+                    self._return(claim, queue, name, delivered=False)
+                raise
             if claim == path:
                 self._held.add(path)
-            label, body = _store.split(data)
+            label, body = _envelope.split(data)
             return Taken(queue, (claim, name, len(data)), body, name.endswith(".r")), label
         return None
 
@@ -464,7 +463,10 @@ class FileStore(Store):
             self._claims.take(labelled, began)
         return found
 
-    def settle(self, taken: Taken) -> bool:
+    def settle_many(self, taken: Sequence[Taken]) -> bool:
+        return sum(map(self._settle, taken)) == len(taken)
+
+    def _settle(self, taken: Taken) -> bool:
         if taken.token is None:  # it was ended, see `end_many`
             return False
         claim, _, size, *_ = taken.token
@@ -473,6 +475,10 @@ class FileStore(Store):
         except FileNotFoundError:
             LOG.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
             return False
+        except OSError as exc:
+            raise exceptions.TransportFailure(
+                f"cannot write to {self._in.root}: {exc.strerror or exc}"
+            ) from exc
         finally:
             self._held.discard(claim)
         return True
@@ -600,29 +606,6 @@ class FileStore(Store):
                 self.close()
             except OSError:
                 pass
-
-
-class Transport(_base.Transport):
-    """kombu transport over folders."""
-
-    driver_type = "filesystem"
-    driver_name = "wbengine-filesystem"
-    known_options = ("data_folder_in", "data_folder_out", "polling_interval", "inotify")
-
-    def open_store(self) -> FileStore:
-        """Open the folders.
-
-        :raises TransportFailure: they cannot be used.
-        """
-        options = self.client.transport_options
-        folder_in, folder_out = folders(self.client.hostname, options)
-        return FileStore(
-            folder_in,
-            folder_out,
-            options.get("polling_interval"),
-            options.get("inotify", True),
-            options.get("claims"),
-        )
 
 
 def folders(url: str | None, options: dict[str, Any]) -> tuple[str, str]:

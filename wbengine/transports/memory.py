@@ -11,11 +11,13 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from wbengine.transports import _base, _routing
-from wbengine.transports._store import Store, Taken, check_label
+from wbengine import _names, exceptions
+from wbengine.transports import _routing
+from wbengine.transports.broker import Broker, LaidOut, Taken
 
 LOG = logging.getLogger(__name__)
 
@@ -28,19 +30,18 @@ class _Queue:
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
-        self.watchers: set[MemoryStore] = set()
+        self.watchers: set[MemoryBroker] = set()
 
 
 class _Exchange:
-    __slots__ = ("bindings", "kind", "table")
+    __slots__ = ("bindings", "table")
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self) -> None:
         self.bindings: dict[tuple[str, str], None] = {}
         self.table: _routing.Table | None = None
 
 
-class Broker:
+class Hub:
     """Queues, exchanges and bindings of one name; `lock` guards all of them.
 
     `ledger` is the ledger of those who talk through this broker; whoever opens it first puts it
@@ -59,75 +60,67 @@ class Broker:
         self.gate: Callable[[str, int, bytes], bool] | None = None
 
 
-_brokers: dict[str, Broker] = {}
-_brokers_lock = threading.Lock()
+_hubs: dict[str, Hub] = {}
+_hubs_lock = threading.Lock()
 
 
-def broker(name: str = "default") -> Broker:
-    """The broker of this name, made when it is not there."""
-    with _brokers_lock:
+def hub(name: str = "default") -> Hub:
+    """The hub of this name, made when it is not there."""
+    with _hubs_lock:
         return _find(name)
 
 
-def _find(name: str) -> Broker:
-    found = _brokers.get(name)
+def _find(name: str) -> Hub:
+    found = _hubs.get(name)
     if found is None:
-        found = _brokers[name] = Broker(name)
+        found = _hubs[name] = Hub(name)
     return found
 
 
-def _connect(name: str) -> Broker:
-    with _brokers_lock:
+def _connect(name: str) -> Hub:
+    with _hubs_lock:
         found = _find(name)
         found.connections += 1
         return found
 
 
-def _disconnect(left: Broker) -> None:
-    with _brokers_lock:
+def _disconnect(left: Hub) -> None:
+    with _hubs_lock:
         left.connections -= 1
-        if left.connections == 0 and _brokers.get(left.name) is left:
-            del _brokers[left.name]
+        if left.connections == 0 and _hubs.get(left.name) is left:
+            del _hubs[left.name]
 
 
-class MemoryStore(Store):
-    """One connection's view of a broker."""
+class MemoryBroker(Broker):
+    """One connection to a hub."""
 
     def __init__(self, name: str) -> None:
-        self.broker = _connect(name)
-        self._lock = self.broker.lock
+        super().__init__()
+        self.hub = _connect(name)
+        self._lock = self.hub.lock
         self._signal = threading.Event()
-        self._watched: dict[str, int] = {}
+        self._watched: Counter[str] = Counter()
         self._closed = False
 
-    # -- exchanges and queues
+    # Declaring.
 
-    def declare_exchange(self, name: str, kind: str) -> None:
+    def declare_exchange(self, name: str) -> None:
+        _names.check_label("exchange", name)
         with self._lock:
-            self.broker.exchanges.setdefault(name, _Exchange(kind))
+            self.hub.exchanges.setdefault(name, _Exchange())
 
-    def exchange_kind(self, name: str) -> str | None:
-        found = self.broker.exchanges.get(name)
-        return None if found is None else found.kind
-
-    def delete_exchange(self, name: str) -> None:
+    def declare_queue(self, queue: str, *, owned: bool = False) -> None:
+        _names.check_label("queue", queue)
         with self._lock:
-            self.broker.exchanges.pop(name, None)
-
-    def declare_queue(self, queue: str) -> None:
-        with self._lock:
-            if queue not in self.broker.queues:
-                made = self.broker.queues[queue] = _Queue()
+            if queue not in self.hub.queues:
+                made = self.hub.queues[queue] = _Queue()
                 if queue in self._watched:
                     made.watchers.add(self)
 
-    def has_queue(self, queue: str) -> bool:
-        return queue in self.broker.queues
-
     def delete_queue(self, queue: str) -> int:
         with self._lock:
-            gone = self.broker.queues.pop(queue, None)
-            for exchange in self.broker.exchanges.values():
+            gone = self.hub.queues.pop(queue, None)
+            for exchange in self.hub.exchanges.values():
                 for binding in [b for b in exchange.bindings if b[1] == queue]:
                     del exchange.bindings[binding]
                     exchange.table = None
@@ -135,26 +128,26 @@ class MemoryStore(Store):
 
     def purge(self, queue: str) -> int:
         with self._lock:
-            found = self.broker.queues.get(queue)
-            if found is None:
-                return 0
-            count = len(found.entries)
-            found.entries.clear()
+            count = self.size(queue)
+            if count:
+                self.hub.queues[queue].entries.clear()
             return count
 
     def size(self, queue: str) -> int:
-        found = self.broker.queues.get(queue)
+        found = self.hub.queues.get(queue)
         return 0 if found is None else len(found.entries)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
         with self._lock:
-            found = self.broker.exchanges[exchange]
+            found = self.hub.exchanges.get(exchange)
+            if found is None:
+                raise exceptions.TransportFailure(f"there is no exchange {exchange!r} any more")
             found.bindings[(key, queue)] = None
             found.table = None
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
         with self._lock:
-            found = self.broker.exchanges.get(exchange)
+            found = self.hub.exchanges.get(exchange)
             if found is not None and found.bindings.pop((key, queue), self) is not self:
                 found.table = None
 
@@ -162,29 +155,36 @@ class MemoryStore(Store):
         with self._lock:
             return [
                 (queue, name, key)
-                for name, exchange in self.broker.exchanges.items()
+                for name, exchange in self.hub.exchanges.items()
                 for key, queue in exchange.bindings
             ]
 
-    def route(self, exchange: str, key: str) -> Sequence[str]:
+    # Publishing.
+
+    def _route(self, exchange: str, key: str) -> Sequence[str]:
+        if not exchange:
+            return (key,)
         with self._lock:
-            found = self.broker.exchanges.get(exchange)
+            found = self.hub.exchanges.get(exchange)
             if found is None:
                 return ()
             if found.table is None:
-                found.table = _routing.Table(found.kind, found.bindings)
+                found.table = _routing.Table(found.bindings)
             return found.table.route(key)
 
-    # -- messages
+    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
+        for exchange, key, priority, data in messages:
+            yield sum(self.put(queue, priority, data) for queue in self._route(exchange, key)) > 0
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:
+        """Append to a queue; False when there is no such queue."""
         with self._lock:
-            found = self.broker.queues.get(queue)
+            found = self.hub.queues.get(queue)
             if found is None:
                 return False
-            gate = self.broker.gate
+            gate = self.hub.gate
             if gate is None or not gate(queue, priority, data):
-                self._push(found, (9 - priority, next(self.broker.numbers), data, False))
+                self._push(found, (9 - priority, next(self.hub.numbers), data, False))
             return True
 
     @staticmethod
@@ -193,53 +193,52 @@ class MemoryStore(Store):
         for watcher in queue.watchers:
             watcher.nudge()
 
+    # Taking.
+
     def watch(self, queue: str) -> None:
         with self._lock:
-            self._watched[queue] = self._watched.get(queue, 0) + 1
-            found = self.broker.queues.get(queue)
+            self._watched[queue] += 1
+            found = self.hub.queues.get(queue)
             if found is not None:
                 found.watchers.add(self)
 
     def unwatch(self, queue: str) -> None:
         with self._lock:
-            left = self._watched.get(queue, 0) - 1
-            if left > 0:
-                self._watched[queue] = left
-                return
-            self._watched.pop(queue, None)
-            found = self.broker.queues.get(queue)
-            if found is not None:
+            self._watched -= Counter((queue,))  # it forgets what is down to none
+            found = self.hub.queues.get(queue)
+            if found is not None and queue not in self._watched:
                 found.watchers.discard(self)
 
     def refresh(self) -> int:
         # Cleared before looking: what comes in from here on sets it again, so no `wait` misses it.
         self._signal.clear()
         with self._lock:
-            queues = self.broker.queues
-            return sum(len(queues[name].entries) for name in self._watched if name in queues)
+            return sum(map(self.size, self._watched))
 
-    def take(self, queue: str) -> Taken | None:
-        with self._lock:
-            found = self.broker.queues.get(queue)
-            if found is None or not found.entries:
-                return None
-            entry = heapq.heappop(found.entries)
-        return Taken(queue, entry, entry[2], entry[3])
+    def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
+        for group, (_, queues) in enumerate(groups):
+            for queue in queues:
+                with self._lock:
+                    found = self.hub.queues.get(queue)
+                    if found is not None and found.entries:
+                        entry = heapq.heappop(found.entries)
+                        return [(group, Taken(queue, entry, entry[2], entry[3]))]
+        return []
 
-    def settle(self, taken: Taken) -> bool:
+    def settle_many(self, taken: Sequence[Taken]) -> bool:
         return not self._closed
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         before, number, data, again = taken.token
         with self._lock:
-            found = self.broker.queues.get(taken.queue)
+            found = self.hub.queues.get(taken.queue)
             if found is not None:
                 self._push(found, (before, number, data, again or delivered))
 
     def discard(self, taken: Taken, why: str) -> None:
         LOG.warning("a message in queue %s was put aside: %s", taken.queue, why)
 
-    # -- waiting
+    # Waiting.
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
         self._signal.wait(timeout)
@@ -253,27 +252,14 @@ class MemoryStore(Store):
             if self._closed:
                 return
             self._closed = True
-            for queue in self.broker.queues.values():
+            for queue in self.hub.queues.values():
                 queue.watchers.discard(self)
-        _disconnect(self.broker)
+        _disconnect(self.hub)
 
 
-class Transport(_base.Transport):
-    """kombu transport over a named broker of this process."""
-
-    driver_type = "memory"
-    driver_name = "wbengine-memory"
-    #: Kept for programs that were written for kombu's: here no time passes between two looks.
-    known_options = ("polling_interval",)
-
-    def open_store(self) -> MemoryStore:
-        """Connect to the broker that the URL names."""
-        return MemoryStore(broker_name(self.client.hostname))
-
-
-def broker_name(url: str | None) -> str:
-    """The broker's name in `memory://NAME`; 'default' when the URL names none."""
+def hub_name(url: str | None) -> str:
+    """The name of the hub in `memory://NAME`; 'default' when the URL names none."""
     scheme, mark, rest = (url or "").partition("://")
     if not mark or scheme != "memory":
         return "default"
-    return check_label("memory broker", rest.strip("/") or "default")
+    return _names.check_label("memory broker", rest.strip("/") or "default")

@@ -16,22 +16,23 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import math
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from kombu.transport import virtual
 from redis import exceptions as errors
 
-from wbengine import exceptions
-from wbengine.transports import _base, _redis_link, _redis_scripts, _routing
-from wbengine.transports._redis_link import LOST, Client, Place, Script
+from wbengine import _names, exceptions
+from wbengine.backoff import Backoff
+from wbengine.transports import _envelope, _redis_link, _redis_scripts, _routing
+from wbengine.transports._redis_link import LOST, OPTIONS, Client, Link, Place, Script
 from wbengine.transports._redis_wait import BlockingWait, Heard
-from wbengine.transports._store import RedisClaims, Store, Taken, label
+from wbengine.transports.broker import Broker, LaidOut, Taken
 
-__all__ = ["RedisStore", "Transport", "place"]
+__all__ = ["OPTIONS", "RedisBroker", "place"]
 
 LOG = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ _NO_ROOM_PAUSE: Final = 0.005
 _NOTE_EVERY: Final = 0.2
 #: So many messages are taken at once by who has no limit of his own.
 _BATCH: Final = 64
+#: Pauses before everything is declared once more to a server that forgot it so many seconds ago.
+_PAUSES: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
+_FORGETS: Final = 10.0
 #: At most so many are delivered before the drainer looks up.
 _AT_ONCE: Final = 1000
 
@@ -153,16 +157,11 @@ class Routes:
     @classmethod
     def read(cls, told: Any) -> Routes:
         """What the script `ROUTES` returned."""
-        version, kinds, _ = told
         bound: dict[str, list[tuple[str, str]]] = {}
         for queue, exchange, key in bindings(told):
             bound.setdefault(exchange, []).append((key, queue))
-        names = [name.decode() for name in kinds[::2]]
-        tables = {
-            name: _routing.Table(kind.decode(), bound.get(name, ()))
-            for name, kind in zip(names, kinds[1::2], strict=True)
-        }
-        return cls(version.decode(), tables)
+        tables = {exchange: _routing.Table(pairs) for exchange, pairs in bound.items()}
+        return cls(told[0].decode(), tables)
 
     def of(self, exchange: str, key: str) -> Sequence[str]:
         """The queues of what is published to an exchange; to '', of what is put into one queue."""
@@ -212,14 +211,37 @@ class Prefetched:
         return left
 
 
-class RedisStore(Store):
-    """One connection's view of its part of a Redis.
+class RedisClaims(Protocol):
+    """For whom requests are claimed in the ledger of the same Redis, by the scripts that take and
+    answer them."""
+
+    holder: str
+    #: Milliseconds that results are kept; '': for ever.
+    ttl: int | str
+
+    @property
+    def digest(self) -> str:
+        """Of that ledger."""
+
+    def greet(self, link: Link) -> None:
+        """Begin a connection that claims."""
+
+    def read(self, said: Sequence[Any]) -> Any:
+        """What `Taken.claim` is to be: from verdict, epoch, holder, result, and the count."""
+
+    def restore(self) -> None:
+        """The server may have lost everything: see that it still is that ledger.  Never raises."""
+
+
+class RedisBroker(Broker):
+    """One connection to a part of a Redis.
 
     What it declared it declares again, should the server have lost it.
     """
 
     batch = _BATCH
     labels = True
+    recoverable_connection_errors = LOST
 
     def __init__(
         self,
@@ -227,12 +249,14 @@ class RedisStore(Store):
         claims: RedisClaims | None = None,
         dead_after: float = _redis_scripts.DEAD_AFTER,
     ) -> None:
+        super().__init__()
         self.place = where
-        self._client = Client(where, exceptions.TransportFailure)
+        greet = claims.greet if claims is not None else None
+        self._client = Client(where, exceptions.TransportFailure, greet)
         self._run = self._client.run
         # What is declared again after a loss, and where the first of it was declared.
         self._where = ""
-        self._exchanges: dict[str, str] = {}
+        self._exchanges: dict[str, None] = {}
         self._queues: dict[str, bool] = {}
         self._bindings: dict[str, None] = {}
         self._claims = claims
@@ -249,13 +273,26 @@ class RedisStore(Store):
         self._note_at = 0.0
         self._watched: Counter[str] = Counter()
         self._routes = Routes()
+        # How often it declared everything again lately, and when last.
+        self._forgotten, self._declared_at = 0, -math.inf
         self._closed = False
 
-    def reach(self) -> None:
-        """Connect.
+    @classmethod
+    def reach(cls, where: Place, options: Mapping[str, Any]) -> RedisBroker:
+        """Connect; `options` are those of the transport.
 
         :raises LOST: the server cannot be reached.
         """
+        dead_after = options.get("dead_after", _redis_scripts.DEAD_AFTER)
+        made = cls(where, options.get("claims"), dead_after)
+        try:
+            made._reach()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _reach(self) -> None:
         self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
         for left in _take_unsaid(self.place):
             try:
@@ -266,42 +303,24 @@ class RedisStore(Store):
 
     # -- declaring
 
-    def declare_exchange(self, name: str, kind: str) -> None:
-        self._exchanges[name] = kind
-        self._declare(_redis_scripts.EXCHANGE, name, kind)
+    def declare_exchange(self, name: str) -> None:
+        self._exchanges[_names.check_label("exchange", name)] = None
+        self._declare(_redis_scripts.EXCHANGE, name, "topic")
 
-    def exchange_kind(self, name: str) -> str | None:
-        kind = self._run(_redis_scripts.KIND, name)
-        return None if kind is None else str(kind.decode())
-
-    def delete_exchange(self, name: str) -> None:
-        self._exchanges.pop(name, None)
-        self._forget(lambda exchange, _: exchange == name)
-        self._run(_redis_scripts.DROP_EXCHANGE, name)
-
-    def declare_queue(self, queue: str) -> None:
-        self._queues.setdefault(queue, False)
-        self._declare(_redis_scripts.QUEUE, queue, 0)
-
-    def own(self, queue: str) -> None:
-        self._queues[queue] = True
-        self._declare(_redis_scripts.QUEUE, queue, 1)
-
-    def has_queue(self, queue: str) -> bool:
-        return bool(self._run(_redis_scripts.HAS, queue))
+    def declare_queue(self, queue: str, *, owned: bool = False) -> None:
+        _names.check_label("queue", queue)
+        self._queues[queue] = owned or self._queues.get(queue, False)
+        self._declare(_redis_scripts.QUEUE, queue, int(owned))
 
     def delete_queue(self, queue: str) -> int:
         self._queues.pop(queue, None)
-        self._forget(lambda _, bound: bound == queue)
+        for binding in [each for each in tuple(self._bindings) if each.split("\0")[1] == queue]:
+            self._bindings.pop(binding, None)
         return int(self._run(_redis_scripts.DROP_QUEUE, queue))
 
     def _declare(self, script: Script, *args: Any) -> None:
         where = self._run(script, uuid.uuid4().hex, *args).decode()
         self._where = self._where or where
-
-    def _forget(self, gone: Any) -> None:
-        for binding in [b for b in tuple(self._bindings) if gone(*b.split("\0")[:2])]:
-            self._bindings.pop(binding, None)
 
     def purge(self, queue: str) -> int:
         return int(self._run(_redis_scripts.PURGE, queue))
@@ -323,46 +342,37 @@ class RedisStore(Store):
         return bindings(self._run(_redis_scripts.ROUTES))
 
     def _redeclare(self) -> None:
-        for name, kind in tuple(self._exchanges.items()):
-            self._declare(_redis_scripts.EXCHANGE, name, kind)
+        for name in tuple(self._exchanges):
+            self.declare_exchange(name)
         for queue, owned in tuple(self._queues.items()):
-            self._declare(_redis_scripts.QUEUE, queue, int(owned))
+            self.declare_queue(queue, owned=owned)
         for binding in tuple(self._bindings):
             self._run(_redis_scripts.BIND, binding)
 
     # -- publishing
 
-    def route(self, exchange: str, key: str) -> Sequence[str]:
-        return self._routes.of(exchange, key) if exchange else ()
-
-    def put(self, queue: str, priority: int, data: bytes) -> bool:
-        return self.publish("", queue, priority, data)
-
-    def publish(self, exchange: str, key: str, priority: int, data: bytes) -> bool:
-        return next(self.publish_many([(exchange, key, priority, data)]))
-
-    def publish_many(self, messages: Sequence[tuple[str, str, int, bytes]]) -> Iterator[bool]:
+    def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
         """One step, and one round trip while nobody declares anything."""
         done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
         return map(bool, done)
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], Taken, tuple[str, str, int, bytes]]],
-        order: TakeOrder | None = None,
+        ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
+        told: TakeOrder | None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         assert self._claims is not None
-        told = [
+        rows = [
             ((*row, taken.token[0], taken.queue, taken.token[1]), message)
             for row, taken, message in ended
         ]
-        take = () if order is None else order.told
+        take = () if told is None else told.told
         *counts, found = self._routed(
-            _redis_scripts.END, told, self._claims.holder, len(take), *take
+            _redis_scripts.END, rows, self._claims.holder, self._claims.ttl, len(take), *take
         )
-        if order is None or found is None:  # forgotten: whoever waits finds that out
+        if told is None or found is None:  # forgotten: whoever waits finds that out
             return counts, ()
-        return counts, [self._taken(order.who, order.number, order.at, *rest) for _, *rest in found]
+        return counts, [self._taken(told.who, told.number, told.at, *rest) for _, *rest in found]
 
     def order(self, most: int, queues: Sequence[str]) -> TakeOrder | None:
         if not self._who:
@@ -371,17 +381,17 @@ class RedisStore(Store):
         told = *self._asking(number, at), most, len(queues), *queues
         return TakeOrder(self._who, number, at, told)
 
-    def heard(self, order: TakeOrder, left: Sequence[Taken]) -> None:
-        self._takes.end(order.number, left)
+    def heard(self, told: TakeOrder, left: Sequence[Taken]) -> None:
+        self._takes.end(told.number, left)
 
-    def missed(self, order: TakeOrder) -> None:
+    def missed(self, told: TakeOrder) -> None:
         self._missed = True
         self.nudge()
 
     def _routed(
         self,
         script: Script,
-        messages: Sequence[tuple[tuple[Any, ...], tuple[str, str, int, bytes]]],
+        messages: Sequence[tuple[tuple[Any, ...], LaidOut]],
         *first: Any,
     ) -> Sequence[Any]:
         while True:
@@ -394,9 +404,6 @@ class RedisStore(Store):
             if isinstance(done[0], int):
                 return done
             self._routes = Routes.read(done)
-
-    def label(self, data: bytes, row: tuple[str, int, str]) -> bytes:
-        return label(data, row)
 
     # -- taking
 
@@ -428,12 +435,6 @@ class RedisStore(Store):
         dead = self._run(_redis_scripts.TEND, *told)
         if dead:
             LOG.info("%s: what %d dead consumers held went back", self.place.shown, dead)
-
-    def take(self, queue: str) -> Taken | None:
-        self._recall()
-        groups = [(1, (queue,))]
-        found = self._prefetched.hand_over(groups) or self._take(groups)
-        return found[0][1] if found else None
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         self._look = False  # from here on, a nudge sets it again
@@ -488,10 +489,8 @@ class RedisStore(Store):
         data: bytes,
         said: Any = None,
     ) -> Taken:
-        if data[:1] == b"!":
-            data = data.partition(b"\n")[2]
         token = who, number.decode(), take
-        taken = Taken(queue.decode(), token, data, number.endswith(b"r"))
+        taken = Taken(queue.decode(), token, _envelope.split(data)[1], number.endswith(b"r"))
         if said is not None and self._claims is not None:
             taken.claim, taken.at = self._claims.read(said), began
         return taken
@@ -508,14 +507,17 @@ class RedisStore(Store):
     def _declare_again(self) -> None:
         """We were taken for dead, or the server lost what it had."""
         LOG.warning("%s forgot this consumer: everything is declared again", self.place.shown)
+        # Each of those whom a server forgets that evicts keys would make it evict those of others.
+        now = time.monotonic()
+        self._forgotten = self._forgotten + 1 if now - self._declared_at < _FORGETS else 0
+        if self._forgotten:
+            time.sleep(_PAUSES.seconds(self._forgotten))
+        self._declared_at = time.monotonic()
         self._who = self._where = ""
         if self._claims is not None:
             self._claims.restore()
         self._note_at = 0.0
         self._redeclare()
-
-    def settle(self, taken: Taken) -> bool:
-        return self.settle_many((taken,))
 
     def settle_many(self, taken: Sequence[Taken]) -> bool:
         """One step for each queue, and each name that they were taken under."""
@@ -546,7 +548,7 @@ class RedisStore(Store):
 
     def discard(self, taken: Taken, why: str) -> None:
         LOG.warning("a message in queue %s was thrown away: %s", taken.queue, why)
-        self.settle(taken)
+        self.settle_many((taken,))
 
     # -- waiting
 
@@ -620,35 +622,3 @@ class RedisStore(Store):
             self._closed = True
             self._waiting.close()
             self._client.close()
-
-
-class Transport(_base.Transport):
-    """kombu transport over a part of a Redis."""
-
-    driver_type = "redis"
-    driver_name = "wbengine-redis"
-    known_options = _redis_link.OPTIONS
-    connection_errors = (*virtual.Transport.connection_errors, *LOST)
-    recoverable_connection_errors = connection_errors
-
-    def open_store(self) -> RedisStore:
-        """Connect.
-
-        :raises LOST: the server cannot be reached.
-        """
-        options = self.client.transport_options
-        store = RedisStore(
-            place(self.client.hostname, options),
-            options.get("claims"),
-            options.get("dead_after", _redis_scripts.DEAD_AFTER),
-        )
-        try:
-            store.reach()
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The URL without secrets, unless asked for."""
-        return uri if include_password else place(uri, self.client.transport_options).shown

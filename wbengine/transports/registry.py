@@ -16,14 +16,17 @@ from kombu.transport import virtual
 
 from wbengine import _names, _options
 from wbengine.concurrency import eventlet
-from wbengine.transports import _base, _files, amqp, filesystem, memory, tls
+from wbengine.transports import _files, amqp, filesystem, memory, tls
+from wbengine.transports.broker import Broker
 
 #: Names the broker of engines and workers that are told none.
 URL_VARIABLE: Final = "WBENGINE_URL"
 
-_OURS: Final[Mapping[str, type[_base.Transport]]] = {
-    "filesystem": filesystem.Transport,
-    "memory": memory.Transport,
+#: Ours, and the names of their options.  Of `memory` one is kept for programs that were written for
+#: kombu's: here no time passes between two looks.
+_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+    "filesystem": ("data_folder_in", "data_folder_out", "polling_interval", "inotify"),
+    "memory": ("polling_interval",),
 }
 _REDIS: Final = ("redis", "rediss")
 _KNOWN: Final = ("amqp", "amqps", *_REDIS, *_OURS)
@@ -68,7 +71,7 @@ class RetryOptions:
 class Target:
     """A resolved broker address.
 
-    `transport` is one of our classes (`ours`), else what kombu is to find by itself (an alias, or
+    `transport` is the name of one of `ours`, else what kombu is to find by itself (an alias, or
     None: by the URL).
     """
 
@@ -78,8 +81,28 @@ class Target:
     ours: bool = False
     retry: RetryOptions = RetryOptions()
 
+    def open(self) -> Broker:
+        """Connect to one of ours.
+
+        :raises TransportFailure, OSError: it cannot be reached.
+        """
+        if self.broker is not None:
+            return memory.MemoryBroker(self.broker)
+        if self.folders is not None:
+            told = self.options
+            return filesystem.FileBroker(
+                *self.folders,
+                told.get("polling_interval"),
+                told.get("inotify", True),
+                told.get("claims"),
+            )
+        from wbengine.transports import redis
+
+        return redis.RedisBroker.reach(self.redis, self.options)
+
     def connect(self, number: int = 0, **kwargs: Any) -> kombu.Connection:
-        """A kombu connection, not yet opened; `kwargs` go to `kombu.Connection`.
+        """A kombu connection to what is not ours, not yet opened; `kwargs` go to
+        `kombu.Connection`.
 
         Where a URL of RabbitMQ names several brokers, `number` (of the attempt) chooses.
 
@@ -109,8 +132,10 @@ class Target:
         if self.amqp or (self.ours and not self.broker):
             eventlet.check_poll(f"the broker at {self.shown}")
         self._check_files()
+        if self.ours:
+            return False
         try:
-            return isinstance(self.connect().transport, virtual.Transport) and not self.ours
+            return isinstance(self.connect().transport, virtual.Transport)
         except (KeyError, ImportError, AttributeError) as error:
             name = str(self.transport or str(self.url).partition("://")[0])
             if isinstance(error, KeyError):
@@ -156,12 +181,14 @@ class Target:
         if self.url is None:
             name = self.transport
             return name if isinstance(name, str) else getattr(name, "driver_type", "the transport")
+        if self.redis is not None:
+            return str(self.redis.shown)
         return ";".join(_masked(part) for part in self.url.split(";"))
 
     @property
     def redis(self) -> Any:
         """The part of a Redis that our transport uses (`redis.Place`), else None."""
-        if not self.ours or str(self.url).partition("://")[0] not in _REDIS:
+        if self.transport != "redis" or not self.ours:
             return None
         from wbengine.transports import redis
 
@@ -170,14 +197,14 @@ class Target:
     @property
     def folders(self) -> tuple[str, str] | None:
         """(in, out) of our filesystem transport, else None."""
-        if self.transport is not filesystem.Transport:
+        if self.transport != "filesystem" or not self.ours:
             return None
         return filesystem.folders(self.url, self.options)
 
     @property
     def broker(self) -> str | None:
-        """The broker's name of our memory transport, else None."""
-        return memory.broker_name(self.url) if self.transport is memory.Transport else None
+        """The hub's name of our memory transport, else None."""
+        return memory.hub_name(self.url) if self.transport == "memory" and self.ours else None
 
 
 def default_folder() -> str:
@@ -225,34 +252,27 @@ def resolve(
         if url is None or has_folder:
             url, transport = None, "filesystem"
     name = transport if transport is not None else (url or "").partition("://")[0]
-    if isinstance(name, type):
-        ours = next((cls for cls in _OURS.values() if issubclass(name, cls)), None)
-        if ours is None:
-            return Target(url, transport, options)
-        cls: type[_base.Transport] = name
-    elif name in _OURS:
-        cls = ours = _OURS[name]
-    elif name in _REDIS:
+    if isinstance(name, str) and name in _REDIS:
         return _redis(url, name, options, exchange)
-    else:
+    if not isinstance(name, str) or name not in _OURS:
         target = Target(url, transport, options)
         if transport is None and "://" not in (url or ""):
             raise ValueError(
                 f"the URL of a broker begins with its transport, as in amqp://{target.shown}"
             )
         return target
-    _options.check_known(f"the {cls.driver_type} transport", options, cls.known_options)
+    _options.check_known(f"the {name} transport", options, _OURS[name])
     interval = options.get("polling_interval")
     if interval is not None and not (isinstance(interval, int | float) and interval > 0):
         raise ValueError(f"polling_interval is {interval!r}: it must be a number above 0")
-    if ours is memory.Transport:
-        return Target(f"memory://{memory.broker_name(url)}", cls, options, ours=True)
+    if name == "memory":
+        return Target(f"memory://{memory.hub_name(url)}", name, options, ours=True)
     if not has_folder and not filesystem.path_of(url or ""):
         url = _url(default_folder())
     folder_in, folder_out = filesystem.folders(url, options)
     if has_folder:
         options.update(data_folder_in=folder_in, data_folder_out=folder_out)
-    return Target(_url(folder_in), cls, options, ours=True)
+    return Target(_url(folder_in), name, options, ours=True)
 
 
 def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | None) -> Target:
@@ -265,12 +285,12 @@ def _redis(url: str | None, name: str, options: dict[str, Any], exchange: str | 
             f" pip install 'wbengine[redis]'"
         ) from error
 
-    _options.check_known("the redis transport", options, redis.Transport.known_options)
+    _options.check_known("the redis transport", options, redis.OPTIONS)
     if exchange is not None:
         options.setdefault("prefix", exchange)
     url = url or f"{name}://"
     redis.place(url, options)
-    return Target(url, redis.Transport, options, ours=True)
+    return Target(url, "redis", options, ours=True)
 
 
 def _masked(url: str) -> str:

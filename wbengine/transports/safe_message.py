@@ -33,12 +33,8 @@ def channel_of(connection: kombu.Connection) -> Any:
     """A new channel of a connection, whose messages are taken as they are."""
     channel = connection.channel()
     kind = getattr(channel, "Message", None)
-    if isinstance(kind, type) and issubclass(kind, base.Message) and not _is_ours(kind):
+    if isinstance(kind, type) and issubclass(kind, base.Message):
         channel.Message = _of(kind)
     if hasattr(channel, "auto_decode"):  # py-amqp: by whatever codec a message names
         channel.auto_decode = False
     return channel
-
-
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.startswith("wbengine.")

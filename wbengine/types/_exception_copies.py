@@ -23,8 +23,6 @@ from typing import Any, Final, NamedTuple
 MAX_CHAIN: Final = 100
 #: How many lines of one traceback are kept at its start and at its end.
 _KEEP_FIRST, _KEEP_LAST = 32, 160
-#: How far exceptions that others hold as arguments or attributes are followed.
-_MAX_DEPTH: Final = 3
 _HEAP_TYPE: Final = 1 << 9
 _POINTER: Final = 8
 
@@ -106,28 +104,21 @@ def chain_of(error: BaseException) -> list[BaseException]:
 _set: Final = BaseException.__setattr__
 
 
-def copies_of(chain: list[BaseException], depth: int = 0) -> list[BaseException]:
-    """A copy for each member of `chain`, linked as the originals are, as far as the chain goes.
+def copy_of(
+    error: BaseException, copies: dict[int, BaseException], left: int = MAX_CHAIN
+) -> BaseException:
+    """A copy of `error`, of what is behind it, and of the exceptions that they hold, noted in
+    `copies` by the ids of the originals; linked as they are, `left` of them deep.
 
     An exception that cannot be copied faithfully stands for itself (and keeps its frames).
     """
-    copies: dict[int, BaseException] = {}
-    following: BaseException | None = None
-    for error in reversed(chain):
+    if id(error) not in copies:
+        copies[id(error)] = error  # as long as it has none: exceptions may hold each other
         try:
-            copied = _copy(error, copies, depth)
+            _copy(error, copies, left - 1)
         except Exception:
-            copied = error
-        copies[id(error)] = copied
-        if copied is not error:
-            suppressed = plainly(error, "__suppress_context__")
-            if plainly(error, "__cause__") is not None:
-                _set(copied, "__cause__", following)
-            else:
-                _set(copied, "__context__", None if suppressed else following)
-            _set(copied, "__suppress_context__", suppressed)
-        following = copied
-    return [copies[id(error)] for error in chain]
+            copies[id(error)] = error
+    return copies[id(error)]
 
 
 def link(chain: Sequence[BaseException | None]) -> None:
@@ -167,19 +158,17 @@ def _recipe(cls: type[Any]) -> _Recipe | None:
     return _Recipe(base, tuple(fields))
 
 
-def _copy(error: BaseException, copies: dict[int, BaseException], depth: int) -> BaseException:
+def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> None:
     recipe = _recipe(type(error))  # type: ignore[arg-type]
     if recipe is None:
-        return error
+        return
     base, fields = recipe
 
     def inside(value: Any) -> Any:
         """Exceptions often hold others, frames and all: those are replaced as well."""
-        if not isinstance(value, BaseException) or value is error:
+        if not isinstance(value, BaseException) or left <= 0:
             return value
-        if id(value) not in copies and depth < _MAX_DEPTH:
-            copies[id(value)] = copies_of(chain_of(value), depth + 1)[0]
-        return copies.get(id(value), value)
+        return copy_of(value, copies, left)
 
     copied: BaseException
     if hasattr(base, "derive"):
@@ -187,6 +176,10 @@ def _copy(error: BaseException, copies: dict[int, BaseException], depth: int) ->
         copied = base.__new__(type(error), message, [inside(member) for member in members])
     else:
         copied = base.__new__(type(error))
+    if type(copied) is not type(error):
+        return
+    copies[id(error)] = copied
+    if not hasattr(base, "derive"):
         copied.args = tuple(map(inside, error.args))
     for field in fields:
         try:
@@ -197,4 +190,8 @@ def _copy(error: BaseException, copies: dict[int, BaseException], depth: int) ->
         if value is not None:
             object.__setattr__(copied, field, inside(value))
     copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())
-    return copied if type(copied) is type(error) else error
+    following = behind(error)
+    if following is not None:
+        link = "__context__" if plainly(error, "__cause__") is None else "__cause__"
+        _set(copied, link, inside(following) if left > 0 else None)
+    _set(copied, "__suppress_context__", plainly(error, "__suppress_context__"))

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import pickle
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from wbengine import _names, exceptions
-from wbengine.types import _description, _exception_copies, _remote_errors
+from wbengine.types import _exception_copies, _remote_errors
+from wbengine.types.schemas import Schema
+
+_ROOTS: Final = ("Exception", "BaseException")
+
+_SCHEMA: Final[dict[str, Any]] = {
+    "$ref": "#/definitions/cause",
+    "definitions": {
+        "cause": {
+            "type": "object",
+            "properties": {
+                "version": {"type": "integer", "minimum": 0},
+                "exc_args": {"type": "array", "minItems": 0},
+                "exception_str": {"type": "string"},
+                "traceback_str": {"type": ["string", "null"]},
+                "exc_type_names": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                "causes": {"type": "array", "items": {"$ref": "#/definitions/cause"}},
+            },
+            "required": ["exception_str", "traceback_str", "exc_type_names"],
+            "additionalProperties": True,
+        }
+    },
+}
+
+#: How many causes are read from one description.
+MAX_CAUSES: Final = 100
+#: How deep arguments of exceptions may be nested and still be written out.
+_MAX_ARGS_DEPTH: Final = 8
+#: So many characters of an exception's message or traceback travel and are kept, and so many bytes
+#: of its arguments.
+LONGEST_TEXT: Final = 65536
+#: Integers are written that have so many bits, for Python itself reads no longer ones.
+_MAX_INT_BITS: Final = 14_000
+
+#: One level of a description: it may nest deeper than Python recurses.
+_LEVEL: Final = Schema({**_SCHEMA["definitions"]["cause"], "definitions": {"cause": {}}}, "failure")
 
 #: Let failures that lost their exception raise further types again.
 allow = _remote_errors.allow
@@ -39,9 +76,9 @@ class Failure:
     #: The version of the form that `to_dict` writes.
     DICT_VERSION: ClassVar[int] = 1
     #: What the last of `exc_type_names` must be: every exception comes from one of these.
-    BASE_EXCEPTIONS: ClassVar[tuple[str, ...]] = _description.BASE_EXCEPTIONS
+    BASE_EXCEPTIONS: ClassVar[tuple[str, ...]] = _ROOTS
     #: The form that `to_dict` writes, as a JSON Schema.
-    SCHEMA: ClassVar[dict[str, Any]] = _description.SCHEMA
+    SCHEMA: ClassVar[dict[str, Any]] = _SCHEMA
 
     __slots__ = (
         "__weakref__",
@@ -87,16 +124,15 @@ class Failure:
         self._capture(error, exc_info[2])
 
     def _capture(self, error: BaseException, tb: types.TracebackType | None) -> None:
-        chain = _exception_copies.chain_of(error)
-        copies = _exception_copies.copies_of(chain)
+        copies: dict[int, BaseException] = {}
+        copied = _exception_copies.copy_of(error, copies)
         behind: tuple[Failure, ...] = ()
-        for original, copied in zip(chain[:0:-1], copies[:0:-1], strict=True):
+        for cause in _exception_copies.chain_of(error)[:0:-1]:
             member = Failure.__new__(Failure)
-            member._fill(
-                original, copied, _exception_copies.plainly(original, "__traceback__"), behind
-            )
+            lines = _exception_copies.plainly(cause, "__traceback__")
+            member._fill(cause, copies.get(id(cause), cause), lines, behind)
             behind = (member, *behind)
-        self._fill(error, copies[0], tb, behind)
+        self._fill(error, copied, tb, behind)
 
     def _fill(
         self,
@@ -234,7 +270,7 @@ class Failure:
         if self._exception is None:
             raise _remote_errors.remote_error(self)
         # A fresh copy each time: what is raised collects the frames of whoever it passes.
-        error = _exception_copies.copies_of(_exception_copies.chain_of(self._exception))[0]
+        error = _exception_copies.copy_of(self._exception, {})
         try:
             raise error.with_traceback(_exception_copies.traceback_of(self._frame_lines))
         finally:
@@ -335,10 +371,10 @@ class Failure:
         return data
 
     def _to_plain(self, include_args: bool) -> dict[str, Any]:
-        told = self._args if include_args and _description.are_json(self._args) else ()
+        told = self._args if include_args and _are_json(self._args) else ()
         return {
-            "exception_str": _description.sendable(self._message),
-            "traceback_str": _description.sendable(self.traceback_str),
+            "exception_str": _sendable(self._message),
+            "traceback_str": _sendable(self.traceback_str),
             "exc_type_names": list(self._type_names),
             "version": self.DICT_VERSION,
             "exc_args": list(told),
@@ -351,7 +387,7 @@ class Failure:
         :raises ValueError: the description is of another version.
         :raises InvalidFormat: it is none, or something is missing.
         """
-        return _chained(cls, _description.read(data, cls.DICT_VERSION))
+        return _chained(cls, _read(data, cls.DICT_VERSION))
 
     @classmethod
     def validate(cls, data: Any) -> None:
@@ -359,7 +395,20 @@ class Failure:
 
         :raises InvalidFormat: it is not.
         """
-        _description.validate(data)
+        # Without recursion: causes may nest deeper than Python recurses.
+        queue: list[tuple[Any, str]] = [(data, "failure")]
+        for item, where in queue:
+            # `Failure.to_dict` has arguments in a tuple.
+            if type(item) is dict and type(item.get("exc_args")) is tuple:
+                item = {**item, "exc_args": list(item["exc_args"])}
+            _LEVEL.check(item, where)
+            root = item["exc_type_names"][-1]
+            if root not in _ROOTS:
+                raise exceptions.InvalidFormat(
+                    f"{where}['exc_type_names'] must end in {' or '.join(_ROOTS)}, not in {root!r}"
+                )
+            for place, cause in enumerate(item.get("causes", ())):
+                queue.append((cause, f"{where[-100:]}['causes'][{place}]"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         chain = [
@@ -373,7 +422,7 @@ class Failure:
             "exception_str": self._message,
             "exc_type_names": self._type_names,
             "traceback_str": self.traceback_str,
-            "exc_args": self._args if _description.are_json(self._args) else (),
+            "exc_args": self._args if _are_json(self._args) else (),
         }
 
     def _pickled_exception(self) -> bytes | None:
@@ -439,3 +488,89 @@ def _load(data: bytes | None) -> BaseException | None:
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None
+
+
+# Descriptions: plain JSON data, which TaskFlow peers write and read as well.
+
+
+def _sendable(text: str) -> str:
+    """`text` as what every JSON writer and reader takes: without lone surrogates."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shorten(data: dict[str, Any]) -> None:
+    """Cut a description and those of its causes to what may travel, and be kept: `LONGEST_TEXT`."""
+    for part in (data, *data.get("causes", ())):
+        for key in ("exception_str", "traceback_str"):
+            text = part[key]
+            if text is not None and len(text) > LONGEST_TEXT:
+                part[key] = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+        arguments = part.get("exc_args")
+        if arguments and len(json.dumps(arguments, ensure_ascii=False).encode()) > LONGEST_TEXT:
+            part["exc_args"] = []
+
+
+def _are_json(args: tuple[Any, ...]) -> bool:
+    return all(_is_json(arg, _MAX_ARGS_DEPTH) for arg in args)
+
+
+def _is_json(value: Any, depth: int) -> bool:
+    """Does `value` survive JSON as it is, type and all?"""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii()) or _sendable(value) == value
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int:
+        return bool(value.bit_length() < _MAX_INT_BITS)
+    if kind is bool or value is None:
+        return True
+    if depth == 0:
+        return False
+    if kind is list:
+        return all(_is_json(item, depth - 1) for item in value)
+    return kind is dict and all(
+        type(key) is str and _is_json(key, 1) and _is_json(item, depth - 1)
+        for key, item in value.items()
+    )
+
+
+def _flat_causes(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All causes of a description, nearest first, however they are nested."""
+    flat: list[Mapping[str, Any]] = []
+    causes = data.get("causes")
+    while causes and len(flat) < MAX_CAUSES:
+        flat.extend(causes)
+        causes = flat[-1].get("causes")
+    return flat[:MAX_CAUSES]
+
+
+def _read(data: Mapping[str, Any], version: int) -> list[dict[str, Any]]:
+    """What a failure and its causes are made from, nearest first.
+
+    :raises ValueError: the description is of another version.
+    :raises InvalidFormat: it is none, or something is missing.
+    """
+    if not isinstance(data, Mapping):
+        raise exceptions.InvalidFormat(f"A failure's description is a dict, not {data!r:.80}")
+    found = data.get("version")
+    if found != version:
+        raise ValueError(
+            f"A failure's description of version {found!r} cannot be read, only of version"
+            f" {version}"
+        )
+    try:
+        return [_parts_of(item) for item in (data, *_flat_causes(data))]
+    except KeyError as error:
+        raise exceptions.InvalidFormat(f"A failure's description lacks {error}") from None
+
+
+def _parts_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "exception_str": data["exception_str"],
+        "exc_type_names": data.get("exc_type_names", ()),
+        "traceback_str": data.get("traceback_str"),
+        "exc_args": data.get("exc_args"),
+    }

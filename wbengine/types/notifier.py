@@ -25,7 +25,7 @@ _changing: Final = threading.RLock()
 class Listener:
     """A callback with the arguments and the filter it was registered with."""
 
-    __slots__ = ("_args", "_callback", "_details_filter", "_kwargs")
+    __slots__ = ("_kwargs", "args", "callback", "details_filter")
 
     def __init__(
         self,
@@ -34,41 +34,29 @@ class Listener:
         kwargs: Mapping[str, Any] | None = None,
         details_filter: DetailsFilter | None = None,
     ) -> None:
-        self._callback = callback
-        self._args = tuple(args or ())
+        self.callback = callback
+        self.args = tuple(args or ())
         self._kwargs = dict(kwargs or ())
-        self._details_filter = details_filter
-
-    @property
-    def callback(self) -> Callback:
-        return self._callback
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self._args
+        self.details_filter = details_filter
 
     @property
     def kwargs(self) -> dict[str, Any]:
         return self._kwargs.copy()
 
-    @property
-    def details_filter(self) -> DetailsFilter | None:
-        return self._details_filter
-
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
         """Call the callback, unless the filter says no; either may raise."""
-        if self._details_filter is not None and not self._details_filter(details):
+        if self.details_filter is not None and not self.details_filter(details):
             return
-        self._callback(event_type, *self._args, details=details, **self._kwargs)
+        self.callback(event_type, *self.args, details=details, **self._kwargs)
 
     def is_equivalent(
         self, callback: Callback, details_filter: DetailsFilter | None = None
     ) -> bool:
         """Would registering `callback` with `details_filter` register the same thing again?"""
-        return self._callback == callback and self._details_filter == details_filter
+        return self.callback == callback and self.details_filter == details_filter
 
     def __repr__(self) -> str:
-        return f"Listener({_names.dotted(self._callback)})"
+        return f"Listener({_names.dotted(self.callback)})"
 
 
 class Notifier:

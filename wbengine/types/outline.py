@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, exceptions
+from wbengine import _json_text, exceptions
 
 __all__ = ["FLOW", "MAP", "RETRY", "TASK", "Outline", "OutlineNode"]
 
@@ -87,7 +87,7 @@ class Outline:
             "from": _steps(befores),
             "length": [after - before for before, after in self.edges],
         }
-        return zlib.compress(_codec.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
+        return zlib.compress(_json_text.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Outline:

@@ -17,7 +17,7 @@ from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import Attempt, in_short
 from wbengine.types import failure as ft
 from wbengine.types import outline as outlines
-from wbengine.views import formatting, secrets, structure, waiting
+from wbengine.views import formatting, redaction, secrets, structure, waiting
 from wbengine.views.atoms import (
     AtomView,
     AttemptView,
@@ -309,7 +309,7 @@ class Building:
 
     def waiting(self, atoms: Sequence[AtomView]) -> str | None:
         """Why the flow does not go on."""
-        if self.state in (states.SUCCESS, states.FAILURE, states.REVERTED):
+        if self.state in states.FLOW_ENDED:
             return None
         busy = [atom for atom in atoms if atom.state in _BUSY]
         resting = [
@@ -390,8 +390,7 @@ def _not_begun(
 SCHEMA: Final = "wbengine/flow/1"
 #: What is shown of a flow that is under way, by its records, and has no engine that lives.
 INTERRUPTED: Final = "INTERRUPTED"
-_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
-_RESTS: Final = _ENDED | {states.SUSPENDED, states.PENDING}
+_RESTS: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
 
 
 def shown_state(state: str, owner: str | None, died: bool) -> str:
@@ -452,6 +451,7 @@ class FlowView:
     values: Mapping[str, Any]
     cursor: str | None
     outline: outlines.Outline = field(repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -461,7 +461,7 @@ class FlowView:
     @property
     def finished(self) -> bool:
         """It has come to its end: nothing more happens unless somebody runs it again."""
-        return self.state in _ENDED and self.owner is None
+        return self.state in states.FLOW_ENDED and self.owner is None
 
     @property
     def shown_state(self) -> str:
@@ -500,6 +500,7 @@ class FlowView:
             "uuid": self.uuid,
             "name": self.name,
             "book": {"uuid": self.book_uuid, "name": self.book_name},
+            "tags": dict(self.tags),
             "state": self.state,
             "interrupted": self.shown_state == INTERRUPTED,
             "owner": self.owner,
@@ -624,6 +625,7 @@ def view(
         values=made.values(),
         cursor=cursor,
         outline=made.outline,
+        tags=redaction.tags(detail.tags, redactor),
     )
 
 
@@ -677,7 +679,7 @@ def _duration(
 
 
 def _ended(detail: models.FlowDetail, atoms: Collection[AtomView], state: str) -> float | None:
-    if state not in _ENDED and state != states.SUSPENDED:
+    if state not in states.FLOW_ENDED and state != states.SUSPENDED:
         return None
     if detail.history and detail.history[-1].state == state:
         return detail.history[-1].at

@@ -54,6 +54,7 @@ class RowView:
     owner_short: str | None
     owner_died: bool
     error: str | None
+    tags: Mapping[str, str]
 
     @property
     def shown_state(self) -> str:
@@ -75,6 +76,7 @@ class RowView:
             "owner": self.owner,
             "owner_died": self.owner_died,
             "error": self.error,
+            "tags": dict(self.tags),
         }
 
 
@@ -104,6 +106,8 @@ def page(
     newest_first: bool = True,
     limit: int = listing.LIMIT,
     after: str | None = None,
+    text: str | None = None,
+    tags: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
 ) -> ListingView:
     """A page of the flows that are kept; what the filters mean says `Connection.list_flows`.
@@ -119,6 +123,8 @@ def page(
         newest_first=newest_first,
         limit=limit,
         after=after,
+        text=text,
+        tags=tags,
     )
     redactor = redactor or Redactor()
     rows = [row_of(row, redaction.redactor_for(connection, row, redactor)) for row in found.flows]
@@ -144,6 +150,7 @@ def row_of(row: listing.FlowRow, redactor: Redactor) -> RowView:
         owner_short=None if row.lease is None else redactor.text(formatting.owner(row.lease)),
         owner_died=row.lease is not None and owners.died(row.lease),
         error=redaction.error_line(row, redactor),
+        tags=redaction.tags(row.tags, redactor),
     )
 
 

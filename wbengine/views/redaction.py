@@ -291,6 +291,12 @@ _lock: Final = threading.Lock()
 _known: OrderedDict[tuple[str, float | None, bool], Redactor] = OrderedDict()
 
 
+def tags(found: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    """The tags of a flow, as they may be shown: those under a secret's key are masked."""
+    pairs = ((key, redactor.text(f"{key}={value}")) for key, value in found.items())
+    return {key: told.partition("=")[2] for key, told in pairs}
+
+
 def redactor_for(connection: base.Connection, row: listing.FlowRow, redactor: Redactor) -> Redactor:
     """`redactor`, which also knows what is secret in the flow of `row`.
 

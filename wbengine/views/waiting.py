@@ -17,7 +17,6 @@ __all__ = ["Blocking", "Situation", "of_atom", "of_flow"]
 SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
 #: States of atoms that have something to undo, or are doing it.
 _TO_UNDO: Final = frozenset({states.SUCCESS, states.FAILURE, states.RUNNING, states.REVERTING})
-_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
 #: Nobody says of these that they are slow.
 _AT_ONCE: Final = 0.5
 
@@ -187,7 +186,7 @@ def _retrying(record: Any, at: Situation) -> str:
 def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> str | None:
     if record is None or record.intention not in (states.REVERT, states.RETRY):
         return None
-    if at.state in _ENDED:
+    if at.state in states.FLOW_ENDED:
         return None
     first, many = blocking.after(node)
     if first >= 0:
@@ -197,7 +196,7 @@ def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> 
 
 def _nobody(at: Situation, flow: str = "the flow") -> str | None:
     """Why nothing of the flow goes on, which is called `flow`."""
-    if at.state in _ENDED:
+    if at.state in states.FLOW_ENDED:
         return None
     if at.state == states.SUSPENDED:
         why = f" ({at.suspended})" if at.suspended else ""
@@ -223,7 +222,7 @@ def of_flow(
     `busy` are the views of atoms that are under way, `resting` names of retries that wait and what
     is said of them.
     """
-    if at.state in _ENDED:
+    if at.state in states.FLOW_ENDED:
         return None
     nobody = _nobody(at, "it")
     if at.state == states.SUSPENDING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Final
 
 from wbengine import states
 from wbengine.persistence import base, changes, models
@@ -90,9 +89,6 @@ class FlowRecords:
         self._connection.close()
 
 
-_ENDED: Final = frozenset({states.SUCCESS, states.FAILURE, states.REVERTED})
-
-
 class FlowWatcher:
     """Looks at a flow turn by turn; a turn costs what changed since the one before.
 
@@ -127,7 +123,7 @@ class FlowWatcher:
     @property
     def finished(self) -> bool:
         """The flow had come to its end at the latest turn; it may be run again, though."""
-        return self._state in _ENDED
+        return self._state in states.FLOW_ENDED
 
     def turn(self, now: float | None = None) -> list[Event]:
         """What happened since the turn before, in that order.

@@ -110,14 +110,6 @@
     if (headers.has("refresh")) retry(Number(headers.get("refresh")));
   });
 
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-zoom]");
-    if (!button) return;
-    const canvas = document.getElementById(button.getAttribute("aria-controls"));
-    const fits = canvas.classList.toggle("fit");
-    button.setAttribute("aria-pressed", String(fits));
-  });
-
   // What is chosen is shown at once; a name, when it is sent.
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form.filters");

@@ -182,9 +182,15 @@ class Offer:
 
     def check_ledger(self, job: Job, request: env.Envelope) -> None:
         """
-        :raises NotFound: the request has its row in a ledger that this worker does not hold.
+        :raises NotFound: the request has its row in a ledger that this worker does not hold; or has
+            none, although this worker holds one, which alone knows whether it was run before.
         """
         named = request.headers.get(env.WBE_LEDGER)
+        if self.ledger is not None and not job.ledger:
+            raise exc.NotFound(
+                f"the request has no row in a ledger, and worker {self._identity} runs only what"
+                f" its ledger {self.ledger} grants: give engine and worker the same"
+            )
         if job.ledger and (self.ledger is None or named != self.ledger):
             raise exc.NotFound(
                 f"worker {self._identity} does not hold the ledger {str(named)[:120]} that the"
@@ -192,21 +198,33 @@ class Offer:
                 f" worker the same"
             )
 
-    def read(self, job: Job, request: env.Envelope) -> None:
-        """Find out what is to be run; if that cannot be, why not is the job's refusal."""
+    def find(self, job: Job, request: env.Envelope) -> None:
+        """Find what is to be run, by its name; if that cannot be, why not is the job's refusal.
+
+        Nothing of the user is decoded: see `decode`.
+        """
+        job.name, name = request.body["task_name"], request.body["task_cls"]
+        job.body, job.endpoint = request.body, self._endpoints.get(name)
+        version = request.headers.get(env.WBE_VERSION, env.VERSION)
+        if version != env.VERSION:
+            job.refusal = exc.IncompatibleVersion(
+                f"this worker speaks version {env.VERSION} of the protocol, the request is of"
+                f" version {str(version)[:80]}"
+            )
+        elif job.endpoint is None:
+            job.refusal = self._unknown(name)
+
+    def decode(self, job: Job) -> None:
+        """Read the arguments of a job that was granted; if that cannot be, why not is its refusal.
+
+        Not before: a request whose arguments kill or freeze the worker that reads them has a holder
+        then, and is sent to so many others at most.
+        """
+        body, job.body = job.body, None
+        assert body is not None and job.endpoint is not None
         try:
-            headers = request.headers
-            if (version := headers.get(env.WBE_VERSION, env.VERSION)) != env.VERSION:
-                raise exc.IncompatibleVersion(
-                    f"this worker speaks version {env.VERSION} of the protocol, the request is of"
-                    f" version {str(version)[:80]}"
-                )
             who = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
-            job.unit = pr.Request.decode(request.body, env.unpacker(job.ours), who)
-            job.name = job.unit.task_name
-            job.endpoint = self._endpoints.get(job.unit.task_cls)
-            if job.endpoint is None:
-                raise self._unknown(job.unit.task_cls)
+            job.unit = pr.Request.decode(body, env.unpacker(job.ours), who)
             if not job.ours and job.limit is limits.UNLIMITED:
                 # TaskFlow's engines know of no limits; the class says what it is given.
                 job.limit = limits.read(job.endpoint.task_cls.timelimit)

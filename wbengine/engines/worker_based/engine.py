@@ -99,8 +99,8 @@ class WorkerBasedActionEngine(ActionEngine):
     - `retry_options`: waits between two attempts to reach the broker.
     - `ledger`: where it is written which request was taken by whom, and what came of it; the same
       place as of the workers.  `'postgresql://user@host/database'`, `'mysql://...'`,
-      `'sqlite:////path'`, `'dir:///path'`, or `'none'` to work without; without any,
-      `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
+      `'sqlite:////path'`, `'dir:///path'`, or `'none'`: engine and workers do without.  Where none
+      is named, `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
     - `on_worker_lost` (`'fail'`): what becomes of a task whose worker was lost while it ran it, if
       its `idempotent` is None: `'resend'` it to another, or `'fail'` it as `WorkerLost`.

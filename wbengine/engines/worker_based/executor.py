@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import logging
 import queue
 import threading
@@ -14,7 +16,12 @@ from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.connections import consumer_loop, queue_counts, topology
+from wbengine.engines.worker_based.connections import (
+    consumer_loop,
+    dead_letters,
+    queue_counts,
+    topology,
+)
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.discovery import finder, roster, snapshots
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
@@ -115,17 +122,14 @@ class Questions(DeliveryHooks):
 
 LOG = logging.getLogger(__name__)
 
+#: Seconds that the broker has to be reached for what is put aside.
+PATIENCE: Final = 5.0
+
 #: Seconds that `stop` gives to what is still to be published.
 FLUSH_TIMEOUT: Final = 5.0
 
 #: What an execution fails with here, before any worker has seen it.
 _NEVER_SENT: Final = (exc.NeverStarted, exc.NotEncodable, exc.TooLarge)
-
-_STATES: Final[Mapping[str, snapshots.State]] = {
-    pr.WAITING: snapshots.DEFERRED,
-    pr.PENDING: snapshots.QUEUED,
-    pr.RUNNING: snapshots.STARTED,
-}
 
 
 class WorkerTaskExecutor(invocation.TaskExecutor):
@@ -231,8 +235,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     @property
     def ledger(self) -> str | None:
-        """The digest of the ledger, once started; None: there is none."""
-        return self._tracker.ledger
+        """The identity of the ledger, once started; None: there is none."""
+        ledger = self._writer.ledger
+        return ledger.identity if ledger is not None else None
 
     @property
     def survives_engine(self) -> bool:  # type: ignore[override]
@@ -289,7 +294,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _begin(self) -> None:
         self._tracker.reopen()
-        if self._proxy.ended:
+        if self._proxy.consumer.ended:
             self._proxy = self._make_proxy()
         target = self._proxy.target
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
@@ -325,7 +330,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         if thread is None:
             return
         self._stopping = True
-        self._proxy.leaves_queue = not (self._guards.reads() or self._proxy.target.ours)
+        self._proxy.consumer.leaves_queue = not (self._guards.reads() or self._proxy.target.ours)
         self._proxy.stop(FLUSH_TIMEOUT)
         if thread is not threading.current_thread():
             thread.join()
@@ -361,8 +366,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def expect(self, flow: str, used: Collection[str | None]) -> None:
         """Say which ledgers earlier runs of a flow used (see `Recovery.expect`)."""
+        here = self.ledger
         with self._lock:
-            self._recovery.expect(flow, used)
+            # One that lost rows since is as good as another one.
+            same = [self._tracker.ledger if each == here else None for each in used]
+            self._recovery.expect(flow, same)
 
     def guard(self, flow: str, check: Callable[[], object] | None, *, sole: bool = False) -> None:
         """Let `check` be called before anything of a flow is published or taken back.
@@ -422,7 +430,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         # All of a turn together.
         rows = [effect.request_id for effect in effects if isinstance(effect, fx.Drop)]
         receipts = [effect.receipt for effect in effects if isinstance(effect, fx.Acknowledge)]
-        for let_go, things in ((self._writer.drop, rows), (self._proxy.ack_later, receipts)):
+        ack = self._proxy.consumer.ack_later
+        for let_go, things in ((self._writer.drop, rows), (ack, receipts)):
             try:
                 if things:
                     let_go(*things)
@@ -494,10 +503,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     def _on_response(self, data: Any, message: Any) -> None:
         if not self._guards.reads():
             return  # another executor has this name, and gets it when this one is gone
-        answer = env.received(data, message)
-        with self._lock:
-            effects = self._tracker.on_response(answer, message, SYSTEM.monotonic())
-        self._apply(effects)
+        self._report(self._tracker.on_response, env.received(data, message), message)
 
     def _on_workers(self, gained: set[str], lost: list[roster.TopicWorker]) -> None:
         now = SYSTEM.monotonic()
@@ -506,14 +512,14 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._apply(effects)
         for worker in lost:
             if isinstance(worker.identity, str):
-                self._proxy.bury(worker.identity)
+                self._proxy.consumer.bury(worker.identity)
 
     def _on_ids(self, worker: str, ids: Collection[str]) -> None:
         self._report(self._recovery.on_ids, worker, ids)
 
     def _on_wait(self) -> None:
         now = SYSTEM.monotonic()
-        self._finder.turn(now, self._proxy.channel)
+        self._finder.turn(now, self._proxy.consumer.channel)
         searching = bool(self._recovery.suspects)
         if searching and not self._finder.urgent:
             self._round_due = now
@@ -545,7 +551,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         """Let the consumer's thread look at the clock, if something is due before it would."""
         due = self._next_timer()
         if due is not None and due - SYSTEM.monotonic() < consumer_loop.DRAIN_PERIOD:
-            self._proxy.call_soon(_nothing)
+            self._proxy.consumer.call_soon(_nothing)
 
     # Effects.
 
@@ -570,7 +576,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             effect.tracked.done(effect.tracked.invocation, effect.outcome)
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
-                self._proxy.ack_later(effect.receipt)
+                self._proxy.consumer.ack_later(effect.receipt)
         elif isinstance(effect, fx.Began):
             effect.tell()
         elif isinstance(effect, fx.Tell):
@@ -584,10 +590,20 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         match effect:
             case fx.Revoke() | fx.Inspect() | fx.Reopen() | fx.Conclude():
                 self._writer.perform(effect)
+            case fx.PutAside(letter):
+                self._proxy.call_later(self._put_aside, letter)
             case fx.Ask() | fx.Cancel() if self._interop is not None:
                 pass  # TaskFlow's workers would not understand it
             case fx.Ask(message) | fx.Cancel(message):
                 self._proxy.send(OutgoingMessage(message, self._questions), defer=True)
+
+    def _put_aside(self, letters: Sequence[env.Envelope]) -> None:
+        try:
+            with dead_letters.DeadLetters(self._proxy.target, self._exchange, PATIENCE) as kept:
+                for letter in letters:
+                    kept.put(letter)
+        except exc.TransportFailure as error:
+            LOG.warning("%d requests cannot be put aside: %s", len(letters), error)
 
     def _message(self, effect: fx.Dispatch) -> OutgoingMessage:
         return OutgoingMessage(effect.envelope, self._publishing, effect)
@@ -628,7 +644,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     @property
     def ignored(self) -> dict[str, int]:
         """Number of answers that were dropped, by reason: late (it had ended), duplicate, reordered
-        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable.
+        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable, misaddressed.
         """
         with self._lock:
             return dict(self._tracker.ignored)
@@ -681,11 +697,12 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         snapshots.check_state(state)
         wall = SYSTEM.time() - SYSTEM.monotonic()
         with self._lock:
-            live = [(tracked, tracked.described()) for tracked in self._tracker.unfinished()]
-            ended = list(self._tracker.ended)
-        found = [_ended(described, wall) for described in ended]
-        found += [_live(tracked, described, wall) for tracked, described in live]
-        return [each for each in found if state is None or each.state == state]
+            found = [*self._tracker.ended, *(e.described() for e in self._tracker.unfinished())]
+        return [
+            dataclasses.replace(each, submitted=wall + (each.submitted or 0.0))
+            for each in itertools.starmap(snapshots.RequestSnapshot, found)
+            if state in (None, each.state)
+        ]
 
     def control(self, what: str, worker: str | None = None) -> None:
         """Tell one worker (by its identity), or all, to 'suspend', 'resume', 'drain' or 'stop'.
@@ -726,31 +743,6 @@ def _let_go(forgotten: Iterable[TrackedRequest]) -> None:
     for tracked in forgotten:
         if isinstance(tracked.done, _Counted):
             tracked.done.let_go()
-
-
-def _live(
-    tracked: TrackedRequest, described: tuple[Any, ...], wall: float
-) -> snapshots.RequestSnapshot:
-    return _snapshot(described, wall, _STATES.get(tracked.state, snapshots.QUEUED))
-
-
-def _ended(told: tuple[Any, ...], wall: float) -> snapshots.RequestSnapshot:
-    *described, error, started, ended = told
-    state: snapshots.State = snapshots.FINISHED if error is None else snapshots.FAILED
-    more = {"started": started, "ended": ended, "error": error and error.partition("\n")[0][:500]}
-    return _snapshot(tuple(described), wall, state, **more)
-
-
-def _snapshot(
-    described: tuple[Any, ...], wall: float, state: snapshots.State, **more: Any
-) -> snapshots.RequestSnapshot:
-    id, task, task_cls, action, attempt, epoch, atom, flow, queue, worker, priority, born = (
-        described
-    )
-    return snapshots.RequestSnapshot(
-        id, task, task_cls, action, attempt, epoch, state, atom, flow,
-        queue, worker, priority, submitted=wall + born, **more,
-    )  # fmt: skip
 
 
 def _nothing_to_undo(call: invocation.Invocation) -> bool:

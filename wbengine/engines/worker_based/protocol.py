@@ -20,7 +20,6 @@ from automaton import machines
 from wbengine import _codec, _names, running
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import schemas
-from wbengine.types import _description
 from wbengine.types import failure as ft
 from wbengine.types.schemas import Schema
 
@@ -49,7 +48,7 @@ REVERT: Final = "revert"
 REQUEST_TIMEOUT: Final = 60
 
 #: So many characters of an exception's message or traceback travel.
-LONGEST_TEXT: Final = _description.LONGEST_TEXT
+LONGEST_TEXT: Final = ft.LONGEST_TEXT
 
 #: Stands for "this request carries no result" (None is a result like any other).
 NO_RESULT: Final = object()
@@ -99,7 +98,7 @@ def failure_to_dict(failure: ft.Failure) -> dict[str, Any]:
         _codec.plain(data, "failure")
     except Exception:
         data = failure.to_json(include_args=False)
-    _description.shorten(data)
+    ft.shorten(data)
     return data
 
 

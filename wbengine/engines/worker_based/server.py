@@ -42,6 +42,8 @@ from wbengine.engines.worker_based.worker_side.jobs import Job, Jobs
 from wbengine.engines.worker_based.worker_side.observers import ObservedJobs, Observer
 from wbengine.types import failure as ft
 
+LOG = logging.getLogger(__name__)
+
 #: How many requests without a ledger a worker remembers, so that repeats of them are not run, and
 #: how many bytes of their answers, so that repeats of those are answered.
 REMEMBERED: Final = 10_000
@@ -103,9 +105,6 @@ class Recent:
         answer = self._answers.pop(request_id, None)
         if answer is not None:
             self._bytes -= len(answer.encoded)
-
-
-LOG = logging.getLogger(__name__)
 
 
 class Server:
@@ -255,7 +254,7 @@ class Server:
             if before is None or before.reply_to != job.reply_to:
                 return [self._elsewhere(job)]
             return [Acknowledge(receipt)]
-        self._offer.read(job, request)
+        self._offer.find(job, request)
         if not job.ledger:
             return self._without_ledger(job, now)
         if not (claimed or self._takes):
@@ -328,6 +327,8 @@ class Server:
 
     def _start(self, job: Job) -> list[Effect]:
         """It is granted: run it now, or as soon as there is a slot."""
+        if job.body is not None and job.refusal is None:
+            self._offer.decode(job)
         if self._observed is not None:
             self._observed.received(job)
         if job.cancelled and job.refusal is None:

@@ -37,6 +37,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker", "default_slots"]
 
+LOG = logging.getLogger(__name__)
+
+#: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
+STOP_TIMEOUT: Final = 5.0
+
+#: Seconds after which a broker that said nothing is taken for gone: by then its consumer, which
+#: speaks to itself when it hears nothing, connects anew.
+SILENCE = 30.0
+
+#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
+BURST: Final = 2.0
+
+#: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
+#: or this process was stopped.
+GAP: Final = 3.0
+
+#: Seconds after which a wait for the end of what runs looks whether it may last so long.
+_LOOK: Final = 0.25
+
 
 class MessageHandlers:
     """Hand messages on to a server, and obey `orders`, by their names."""
@@ -89,17 +108,6 @@ class MessageHandlers:
         what = data["do"]
         LOG.info("told to %s", what)
         self._orders[what]()
-
-
-#: Seconds that `burst` waits, with empty queues and idle slots, before it ends.
-BURST: Final = 2.0
-
-#: Seconds between two looks that mean that nothing could have come meanwhile: the broker was away,
-#: or this process was stopped.
-GAP: Final = 3.0
-
-#: Seconds after which a wait for the end of what runs looks whether it may last so long.
-_LOOK: Final = 0.25
 
 
 class IdleShutdown:
@@ -161,16 +169,6 @@ def wait_idle(
             return False
 
 
-LOG = logging.getLogger(__name__)
-
-#: Seconds that it takes at most to stop taking; without a broker there is nothing to take.
-STOP_TIMEOUT: Final = 5.0
-
-#: Seconds after which a broker that said nothing is taken for gone: by then its consumer, which
-#: speaks to itself when it hears nothing, connects anew.
-SILENCE = 30.0
-
-
 class Worker:
     """Take requests for `tasks` from `topic` (or several, the first served first), and run them.
 
@@ -179,8 +177,8 @@ class Worker:
     `run`) with `concurrency` slots; `processes_count` and `threads_count` are such pools too.  A
     child process is replaced after `max_tasks_per_child` tasks, or when it uses more than
     `max_memory_per_child` bytes.  `ledger` is the place of the ledger that it shares with its
-    engines, unless it is the broker's own; `result_ttl` is how many seconds results stay there that
-    nobody wants any more.
+    engines, unless it is the broker's own; `'none'`: it does without, as they must then.
+    `result_ttl` is how many seconds results stay there that nobody wants any more.
 
     `run` blocks until the worker ends: `stop` was called (from any thread, or a signal handler's
     thread), somebody told it to `drain`, it began `max_tasks` tasks, or nothing was to be done for
@@ -341,7 +339,7 @@ class Worker:
             interop=self._interop,
         )
         # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
-        made.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
+        made.consumer.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
         return made
 
     # Its life.
@@ -360,13 +358,13 @@ class Worker:
         try:
             self._work()
         except BaseException as error:
-            self._proxy.give_up(error)
+            self._proxy.consumer.give_up(error)
             raise
 
     def _work(self) -> None:
         self._open_ledger()
         self._pool.start()
-        self._proxy.call_soon(self._introduce)
+        self._proxy.consumer.call_soon(self._introduce)
         ending = threading.Thread(target=self._end, name="wbengine-drain", daemon=True)
         self._beats.start()
         ending.start()
@@ -388,7 +386,7 @@ class Worker:
 
     def _ledger_at(self, ledger: str | None, result_ttl: float | None) -> Callable[[], None]:
         """What opens the ledger; whether that makes sense is known before."""
-        place = None if self._interop else ledgers.check_place(ledger, "worker")
+        place = None if self._interop else ledgers.check_place(ledger)
         kept = ledgers.check_result_ttl(result_ttl)
 
         def open_ledger() -> None:
@@ -432,7 +430,7 @@ class Worker:
 
     def suspend(self) -> None:
         """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
-        self._proxy.stop_taking()
+        self._proxy.consumer.stop_taking()
         self._sources.suspend()
         self._tell(self._server.suspend)
 
@@ -440,7 +438,7 @@ class Worker:
         """Take what comes again.  Idempotent; not after `stop`."""
         if not self._draining.is_set():
             self._tell(self._server.resume)
-            self._proxy.take_again()
+            self._proxy.consumer.take_again()
             self._sources.resume()
 
     def stop(self) -> None:
@@ -459,7 +457,7 @@ class Worker:
         return self._server.running + self._sources.running
 
     def _stop_taking(self) -> None:
-        self._proxy.stop_taking()  # at once: what comes now is handed back
+        self._proxy.consumer.stop_taking()  # at once: what comes now is handed back
         self.stop()
 
     def abandon(self) -> None:
@@ -475,19 +473,19 @@ class Worker:
         self._pool.stop(wait=False, kill=True)
         # Their rows say who had them: nobody is to have them again, and whoever does not run them
         # elsewhere removes the queue that they would go back to.
-        self._proxy.ack_many([job.receipt for job in given_up if job.ledger])
+        self._proxy.consumer.ack_many([job.receipt for job in given_up if job.ledger])
         self._sources.close(0.5)
         self._proxy.stop(0.0)
-        self._proxy.join(0.5)
+        self._proxy.consumer.join(0.5)
 
     def _end(self) -> None:
         """Wait for `stop`, then for what runs, and then end the proxy (a thread of its own)."""
         self._draining.wait()
         if not self._done.is_set():
             stopped = threading.Event()
-            self._proxy.stop_taking()
+            self._proxy.consumer.stop_taking()
             # What was delivered by then has been handed out, and is waited for.
-            self._proxy.call_soon(stopped.set)
+            self._proxy.consumer.call_soon(stopped.set)
             self._sources.drain()
             self._tell(lambda period: self._server.drain(time.time(), period))
             stopped.wait(STOP_TIMEOUT)
@@ -596,7 +594,7 @@ class Worker:
         One that can be reached says something every 10 seconds or so, if only what the worker sends
         to itself.  Brokers in this process, and folders, are always heard.
         """
-        return self._proxy.heard
+        return self._proxy.consumer.heard
 
     @property
     def trouble(self) -> str | None:
@@ -654,7 +652,7 @@ class Worker:
         """Have `turned(heard)` called in each turn of the loop that takes what comes, at least once
         a second while it is connected, in its thread.
         """
-        self._proxy.turned = turned
+        self._proxy.consumer.turned = turned
 
     # From time to time.
 

@@ -482,13 +482,13 @@ def _claims_of(app: celery.Celery, options: SimpleNamespace) -> claims.Claims | 
         told = {name: value for name, value in parse_qsl(url.query) if name.startswith("ssl_")}
         query = urlencode({"prefix": "wbengine-celery", **told})
         place = url._replace(query=query).geturl()
-    if place is None:
+    if place is None or place == ledgers.NONE:
         LOG.warning(
             "without a ledger (--ledger) a task may run twice whose message %s delivers twice",
             app.connection_for_read().as_uri(),
         )
         return None
-    ledgers.check_place(place, "worker")
+    ledgers.check_place(place)
     ttl: float | None = retention(app)
     if shared:
         ttl = None if options.result_ttl is None else max(options.result_ttl, ttl)

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wbengine import _names, _plugins, exceptions
+from wbengine import _plugins
 from wbengine.persistence import base
 
 __all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
@@ -65,24 +65,12 @@ def fetch(
         for key, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
             found.setdefault(key, value)
     # What is behind a '+' is a driver: the business of the kind.
-    made: base.Backend = _factory(scheme.partition("+")[0], namespace)(found)
+    kind = scheme.partition("+")[0]
+    factory = _plugins.load(
+        "persistence backend", kind, KINDS, namespace, BACKEND_NAMESPACE, _MEANT
+    )
+    made: base.Backend = factory(found)
     return made
-
-
-def _factory(kind: str, namespace: str) -> Any:
-    if kind in KINDS and namespace == BACKEND_NAMESPACE:
-        return _names.load(KINDS[kind])
-    try:
-        return _plugins.find(namespace, kind)
-    except exceptions.NotFound as error:
-        if kind in KINDS:
-            return _names.load(KINDS[kind])
-        known = sorted({*KINDS, *_plugins.names(namespace)})
-        meant = _MEANT.get(kind.lower())
-        hint = f" (did you mean {meant!r}?)" if meant else _names.hint(kind, known)
-        raise exceptions.NotFound(
-            f"No persistence backend of kind {kind!r}{hint}; known kinds: {', '.join(known)}"
-        ) from error
 
 
 @contextlib.contextmanager

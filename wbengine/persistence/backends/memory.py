@@ -312,7 +312,7 @@ class MemoryConnection(base.Connection):
                 kept
                 for kept in self._backend.flows.values()
                 if query.book in (None, kept.book.uuid)
-                and query.wants(kept.detail.uuid, kept.detail.name)
+                and query.wants(kept.detail.uuid, kept.detail.name, kept.detail.tags)
                 and query.wants_state(kept.detail.state)
                 and query.wants_place(kept.place)
             ]
@@ -339,6 +339,7 @@ class MemoryConnection(base.Connection):
             dict(Counter(task.state or states.PENDING for task in tasks)),
             None if lease is None else lease.owner,
             flow.error,
+            flow.tags,
         )
 
     # -- leases and commands --------------------------------------------------------------------

@@ -11,10 +11,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
 
-import kombu
 import tenacity
 from amqp import exceptions as amqp_errors
 
@@ -36,6 +35,9 @@ _FINAL: Final = (
 )
 _REDIS_FINAL: Final = frozenset(("AuthenticationError", "NoPermissionError"))
 
+#: To a broker of ours (a `Broker`), or to any other (of kombu's, which has no types).
+Connection: TypeAlias = Any
+
 
 def reach(
     target: transports.Target,
@@ -43,7 +45,7 @@ def reach(
     *,
     within: float | None = None,
     on_failure: Callable[[str], None] | None = None,
-) -> kombu.Connection:
+) -> Connection:
     """A connection, tried for again as the target's `retry` says.
 
     Tries until `stopping` is set, or for `within` seconds.  `on_failure` is told of each attempt
@@ -54,7 +56,7 @@ def reach(
     ends = None if within is None else time.monotonic() + within
     attempts = 0
 
-    def attempt() -> kombu.Connection:
+    def attempt() -> Connection:
         nonlocal attempts
         attempts += 1
         left = ATTEMPT if ends is None else min(ATTEMPT, max(0.5, ends - time.monotonic()))
@@ -91,7 +93,7 @@ def reach(
         ) from error
 
 
-def reach_soon(target: transports.Target, within: float) -> kombu.Connection:
+def reach_soon(target: transports.Target, within: float) -> Connection:
     """A connection for somebody who waits for it: tried for twice, in `within` seconds.
 
     :raises TransportFailure: the broker was not reached.
@@ -114,7 +116,9 @@ def _is_final(error: BaseException) -> bool:
     return is_refusal(error) or isinstance(error, exc.TransportFailure | ValueError | ImportError)
 
 
-def _open(target: transports.Target, number: int, seconds: float) -> kombu.Connection:
+def _open(target: transports.Target, number: int, seconds: float) -> Connection:
+    if target.ours:
+        return target.open()
     connection = target.connect(number, connect_timeout=seconds)
     try:
         if target.amqp:
@@ -152,7 +156,29 @@ def _resolve(host: str | None, seconds: float) -> None:
         raise socket.gaierror(f"no answer in {seconds:.0f} s")
 
 
-def release(connection: kombu.Connection) -> None:
+@contextlib.contextmanager
+def translated(
+    connection: Connection, target: transports.Target, queue: str | None = None
+) -> Iterator[None]:
+    """Errors of the broker that a connection is to, of a kind of each client library, become ours.
+
+    :raises NotFound: there is no such queue.
+    :raises TransportFailure: the broker refuses, or is away.
+    """
+    about = f"queue {queue} at" if queue is not None else "the broker at"
+    try:
+        yield
+    except (*connection.recoverable_connection_errors, OSError) as error:
+        raise exc.TransportFailure(
+            f"the broker at {target.shown} was lost: {reasons.explain(error)}"
+        ) from error
+    except (amqp_errors.AMQPError, *connection.channel_errors) as error:
+        if getattr(error, "code", None) in (404, "404"):
+            raise exc.NotFound(f"there is no queue {queue!r} at {target.shown}") from error
+        raise exc.TransportFailure(f"{about} {target.shown}: {reasons.explain(error)}") from error
+
+
+def release(connection: Connection) -> None:
     """Close a connection that nobody uses any more; never raises."""
     try:
         connection.release()

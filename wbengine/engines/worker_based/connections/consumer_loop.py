@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
-
-import kombu
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine._crash import crashpoint
 from wbengine.engines.worker_based.connections import connecting, topology
-from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-from wbengine.engines.worker_based.connections.prefetcher import Prefetcher
+from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
+from wbengine.engines.worker_based.connections.prefetcher import (
+    AmqpPrefetcher,
+    BrokerPrefetcher,
+    KombuPrefetcher,
+    Prefetcher,
+)
 from wbengine.engines.worker_based.connections.publisher_confirms import refuses
-from wbengine.engines.worker_based.connections.receiver import Receiver
-from wbengine.engines.worker_based.connections.sender import Sender
+from wbengine.engines.worker_based.connections.receiver import (
+    AmqpReceiver,
+    BrokerReceiver,
+    KombuReceiver,
+    Receiver,
+)
+from wbengine.engines.worker_based.connections.sender import DEFERRED, Sender
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
+from wbengine.transports.broker import AnswerAndTake
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds for which requests are answered in another way than where they come from, after something
 #: was refused there.
 REFUSED_PAUSE: Final = 60.0
+
+#: Requests of so many times the slots may have ended, and wait to be answered, before none is taken
+#: for them.
+_BEHIND: Final = 8
 
 #: Seconds a first connection may take before `start` gives up.
 CONNECT_TIMEOUT: Final = 10.0
@@ -44,14 +60,16 @@ RECEIPTS: Final = 64
 AILING_PAUSE: Final = 0.5
 
 
+def _nothing() -> None:
+    return None
+
+
 class ConsumerLoop:
     """Connect, hand over what comes, and connect again, in the thread that calls `start`.
 
-    What was received is given to `_on_message`, requests from shared queues to `_on_work`.  The
-    sender publishes meanwhile, on a connection of its own.
+    What was received is given to `handle(message)`.  The sender publishes meanwhile, on a
+    connection of its own.  Here messages are acknowledged in the thread that consumes.
     """
-
-    _work: Prefetcher | None = None
 
     def __init__(
         self,
@@ -61,8 +79,12 @@ class ConsumerLoop:
         sender: Sender,
         on_wait: Callable[[], None] | None,
         until: Callable[[], float | None] | None,
+        handle: Callable[[Any], None],
     ) -> None:
         self._target = target
+        self._handle = handle
+        #: The requests that it takes, if any.
+        self.work: Any = None
         self._topology = layout
         self._refused = refused
         self._sender = sender
@@ -93,12 +115,7 @@ class ConsumerLoop:
         self._receiver: Receiver | None = None
         #: Told in each turn when the broker was heard last.
         self.turned: Callable[[float], object] | None = None
-
-    def _on_message(self, message: Any) -> None:
-        raise NotImplementedError
-
-    def _on_work(self, message: Any) -> None:
-        raise NotImplementedError
+        self._copying = _Copying(self)
 
     @property
     def is_running(self) -> bool:
@@ -195,7 +212,7 @@ class ConsumerLoop:
             finally:
                 connecting.release(connection)
 
-    def _after(self, error: Exception, connection: kombu.Connection, early: bool) -> None:
+    def _after(self, error: Exception, connection: connecting.Connection, early: bool) -> None:
         """Whether and when to connect again; `early`: the first start may still succeed."""
         why = reasons.explain(error)
         lost = isinstance(error, tuple(connection.recoverable_connection_errors))
@@ -224,12 +241,12 @@ class ConsumerLoop:
         cut = lost and isinstance(error, OSError)
         self._stopping.wait(SHORT_DRAIN_PERIOD if cut else AILING_PAUSE)
 
-    def _consume(self, connection: kombu.Connection) -> None:
-        receiver = Receiver(self._target, self._topology, connection, self._work, self._refused)
+    def _consume(self, connection: connecting.Connection) -> None:
+        receiver = self._receiver_of(connection)
         try:
             if not self._running.is_set():
                 self._sender.start()  # it connects meanwhile
-            receiver.begin(self._on_message, self._on_work, self._send_later, self._replies_from)
+            receiver.begin(self._handle, self._on_work, self._send_later, self._replies_from)
             self._receiver, self.channel = receiver, receiver.channel
             self._wake = receiver.wake
             self._receives = time.monotonic()
@@ -298,7 +315,8 @@ class ConsumerLoop:
         return None
 
     def _acknowledge_now(self, messages: list[Any]) -> None:
-        raise NotImplementedError
+        for channel, group in _grouped(messages, "amqp_channel").items():
+            _settle_all(channel, group)
 
     def bury(self, name: str) -> None:
         """Remove the private queue of a process that is gone, unless it is used; any thread."""
@@ -309,3 +327,279 @@ class ConsumerLoop:
 
         self._soon.append(remove)
         self._ring()
+
+    # What was taken.
+
+    def take_from(self, queues: Sequence[str], slots: int) -> None:
+        """Also take requests from shared queues, never more than `slots` at a time.
+
+        `queues` are served in their order: the first is emptied before the second is looked at.
+        Each request has to end in one call of `ack` or `give_back`, which frees its slot.  Takes
+        effect when the proxy starts, and after every reconnect.
+        """
+        self.work = self._prefetcher(queues, slots)
+        self._topology.brief = True
+
+    def stop_taking(self) -> None:
+        """Take no further request; what was taken can still be acknowledged.
+
+        What was delivered and not handed out goes back to its queue.  From any thread; idempotent.
+        """
+        if self.work is not None:
+            self.call_soon(self.work.pause)
+
+    def take_again(self) -> None:
+        """Undo `stop_taking`; from any thread, idempotent."""
+        if self.work is not None:
+            self.call_soon(self.work.resume)
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Run `function` on the consumer's thread, soon."""
+        self._soon.append(function)
+        self._ring()
+
+    def ack(self, message: Any) -> None:
+        """Acknowledge a message from any thread, and free its slot; never raises.
+
+        What came on a connection that is gone cannot be acknowledged any more: it comes again.
+        """
+        self.ack_many((message,))
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        """`ack` each."""
+        # Nothing is left to be done for those that were answered on their own channel.
+        held = () if self.work is None else self.work.held
+        left = [each for each in messages if not each.acknowledged or each in held]
+        if left:
+            # Each by itself: the connection may be lost in the midst of them.
+            self._ack_soon(left)
+            self._ring()
+
+    def ack_later(self, *messages: Any) -> None:
+        """`ack` each, together with others; within a second or so."""
+        if self._target.amqp and self.work is None:
+            self._receipts.extend(messages)  # wakes nobody
+        else:
+            self._ack_soon(messages)
+
+    def _ack_soon(self, messages: Iterable[Any]) -> None:
+        self._soon.extend(functools.partial(self._settle, each, _ack) for each in messages)
+
+    def release_many(self, messages: Sequence[Any]) -> None:
+        """What these requests need from now on is no slot: others may be taken for them, where the
+        broker is ours, and the sender keeps up.  From any thread."""
+
+    def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
+        """As `release_many`; and what `Broker.answer_many` is to be given so that it takes others
+        for them, if anything."""
+        return None
+
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        """As `ack_many`, of what was acknowledged with the answer to it; brokers of ours."""
+        raise NotImplementedError
+
+    def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+        """Put a request back into its queue, from any thread, and free its slot; never raises.
+
+        `done()` is called when that happened, on the consumer's thread.  It comes again marked as
+        redelivered; see `give_back` for one that nobody began and no ledger knows of.
+        """
+
+        def settle() -> None:
+            try:
+                self._settle(message, _requeue)
+            finally:
+                done()
+
+        self.call_soon(settle)
+
+    def give_back(self, message: Any, done: Callable[[], None] = _nothing) -> None:
+        """Let somebody else have a request that was not started, from any thread; never raises.
+
+        Where no ledger knows that it was not, a copy takes its place: nobody runs a request that
+        the broker says it delivered before.  `done()` is called when it is given back.
+        """
+        if env.WBE_LEDGER in (message.headers or {}):
+            self.requeue(message, done)
+            return
+        copy = OutgoingMessage(env.copy_of(message), self._copying, (message, done))
+        # As with those that are requeued: not before taking has stopped.
+        self.call_soon(functools.partial(self._send_later, copy))
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        work = self.work
+        if work is not None and message in work.held:
+            if work.is_ours(message):
+                how(message)
+            work.free(message)
+        elif message.channel in (self.channel, work and work.channel):
+            how(message)
+
+    def _on_work(self, message: Any) -> None:
+        work = self.work
+        if not work.admits(message):
+            self.give_back(message)
+            return
+        work.held[message] = time.monotonic()
+        self._handle(message)
+        if message.acknowledged and message in work.held:
+            work.free(message)
+
+    # Of what kind all that is.
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        kind = AmqpReceiver if self._target.amqp else KombuReceiver
+        return kind(connection, self._target, self._topology, self.work, self._refused)
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        kind = AmqpPrefetcher if self._target.amqp else KombuPrefetcher
+        return kind(queues, slots)
+
+    # Answering.
+
+    def wake_by(self, due: float) -> None:
+        """Let the consumer's thread look then, if it sleeps longer."""
+        if due < self._sleeps_until and threading.get_ident() != self._consumer:
+            self._ring()
+
+    def answer(self, message: OutgoingMessage, request: Any, soon: bool) -> bool:
+        """Publish a terminal answer, and acknowledge its request right behind it, at once; `soon`:
+        by a thread that will answer another one within a few milliseconds, which is together with
+        this; if it does not, this goes out by itself.
+
+        From any thread.  `message.hooks` are told when the broker has confirmed it.  False: it has
+        to be sent in the usual way.  Only of a RabbitMQ.
+        """
+        receiver = self._receiver  # which the consumer's thread may take away at any moment
+        replies = None if receiver is None else receiver.replies
+        if replies is None or not replies.answer(message, request, self._let_go, soon):
+            return False
+        if soon:
+            self.wake_by(time.monotonic() + DEFERRED)
+        return True
+
+    def _let_go(self, request: Any) -> None:
+        work = self.work
+        if isinstance(work, AmqpPrefetcher) and work.let_go(request):
+            self.call_soon(work.adjust)
+
+
+class BrokerConsumerLoop(ConsumerLoop):
+    """From a broker of ours, where any thread acknowledges, and several messages at once."""
+
+    def _receiver_of(self, connection: Any) -> Receiver:
+        return BrokerReceiver(connection, self._target, self._topology, self.work, self._refused)
+
+    def _prefetcher(self, queues: Sequence[str], slots: int) -> Prefetcher:
+        return BrokerPrefetcher(queues, slots)
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
+        """`ack` each, in one step."""
+        for consumer, group in _grouped(messages, "channel").items():
+            _settle_all(consumer, group)
+        self._free_many(messages)
+
+    def ack_later(self, *messages: Any) -> None:
+        self._sender.call_later(self.ack_many, *messages)
+
+    def forget_many(self, messages: Sequence[Any]) -> None:
+        for consumer, group in _grouped(messages, "channel").items():
+            consumer.forget_many(group)
+        self._free_many(messages)
+
+    def _free_many(self, messages: Sequence[Any]) -> None:
+        work = self.work
+        if work is None:
+            return
+        for message in messages:
+            known = work.held.pop(message, None) is not None
+            if known and message.channel is not work.channel:
+                self.call_soon(work.adjust)
+
+    def release_many(self, messages: Sequence[Any]) -> None:
+        work = self.work
+        if work is not None and self._sender.behind < _BEHIND * work.slots:
+            for consumer, group in _grouped(messages, "channel").items():
+                consumer.release_many(group)
+
+    def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
+        order = None
+        for consumer, group in _grouped(done, "channel").items():
+            if self.work is not None and consumer is self.work.channel:
+                order = consumer.order(group)
+            else:
+                consumer.release_many(group)
+        return order
+
+    def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
+        how(message)
+        if self.work is not None:
+            self.work.free(message)
+
+    def _on_work(self, message: Any) -> None:
+        work = self.work
+        work.held[message] = 0.0
+        if message.channel is not work.channel:  # its connection is being replaced
+            self.call_soon(work.adjust)
+        self._handle(message)
+        if message.acknowledged and message in work.held:  # perhaps not on the consumer's thread
+            self._free_many((message,))
+
+
+class _Copying(DeliveryHooks):
+    """Lets a copy take the place of what was delivered: its correlation is that, and a callback."""
+
+    mandatory = True
+
+    def __init__(self, owner: ConsumerLoop) -> None:
+        self._owner = owner
+
+    def sent(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._owner.ack_many([message.correlation[0] for message in messages])
+        for message in messages:
+            message.correlation[1]()
+
+    def unrouted(self, message: OutgoingMessage) -> None:
+        self._owner.requeue(*message.correlation)
+
+    def failed(self, message: OutgoingMessage, error: BaseException) -> None:
+        self._owner.requeue(*message.correlation)
+
+
+def _grouped(messages: Iterable[Any], by: str) -> dict[Any, list[Any]]:
+    """Messages by what they came on."""
+    found: dict[Any, list[Any]] = {}
+    for message in messages:
+        found.setdefault(getattr(message, by), []).append(message)
+    return found
+
+
+def _settle_all(channel: Any, messages: list[Any]) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        channel.ack_many(messages)
+        crashpoint("proxy.after-ack")
+    except OSError as error:  # the connection is lost, and they come again
+        LOG.debug("%d messages cannot be acknowledged (%s)", len(messages), error)
+    except Exception as error:
+        LOG.warning("%d messages cannot be acknowledged (%s)", len(messages), error)
+
+
+def _ack(message: Any) -> None:
+    crashpoint("proxy.before-ack")
+    try:
+        message.ack()
+        crashpoint("proxy.after-ack")
+    except OSError as error:  # the connection is lost, and it comes again
+        LOG.debug("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be acknowledged (%s)", message.delivery_tag, error)
+
+
+def _requeue(message: Any) -> None:
+    try:
+        message.requeue()
+    except OSError as error:  # as above
+        LOG.debug("message %s cannot be given back (%s)", message.delivery_tag, error)
+    except Exception as error:
+        LOG.warning("message %s cannot be given back (%s)", message.delivery_tag, error)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.transports.broker import Broker, LaidOut
 
 
 class DeliveryHooks:
@@ -19,13 +20,13 @@ class DeliveryHooks:
     #: Whether the broker is to say when there was no queue for a message (`unrouted`).
     mandatory: ClassVar[bool] = False
 
-    #: Whether it writes its messages itself (`write`), to our own transports.
+    #: Whether it writes its messages itself (`write`), to brokers of ours.
     writes: ClassVar[bool] = False
 
     def write(
-        self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
+        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
-        """Publish what the channel laid out; whether there was a queue for each, in order."""
+        """Publish what was laid out; whether there was a queue for each, in order."""
         raise NotImplementedError
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import kombu
 
 from wbengine.engines.worker_based.connections import topology
 from wbengine.transports import safe_message
+from wbengine.transports.broker import Broker, Consumer
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.connections import amqp_connection
@@ -23,32 +25,101 @@ LOG = logging.getLogger(__name__)
 ACK_AFTER: Final = 600.0
 
 
-class Prefetcher:
+class Prefetcher(abc.ABC):
     """The requests that one process takes, over all of its connections.
 
     `held` are those that were handed out and not given back yet; each occupies a slot, also when
     the connection it came on is gone, and when it was acknowledged early.  0 `slots`: no limit.
 
-    Where the channel limits what is not acknowledged (our own transports, and all that are kombu's
-    own), that limit is the number of slots, less those occupied by what it cannot know of.  Queues
-    are served in their order by our own transports.
-
     All is to be called on the consumer's thread, except that `held` may be read and changed
     anywhere.
     """
 
-    def __init__(
-        self, queues: Sequence[str], slots: int, *, ours: bool, ack_after: float = ACK_AFTER
-    ) -> None:
+    def __init__(self, queues: Sequence[str], slots: int) -> None:
         self.queues = tuple(queues)
         self.slots = slots
         self.open = True
         self.channel: Any = None
-        #: Whether the broker answers nothing for now.
-        self.blocked = False
         #: When each came, oldest first.
         self.held: dict[Any, float] = {}
-        self._ours = ours
+
+    def end(self) -> None:
+        """The connection is over, or will be: what came on it cannot be acknowledged any more."""
+        self.channel = None
+
+    def pause(self) -> None:
+        """Take nothing more.  What was delivered until now is still handed out."""
+        self.open = False
+        self._cancel()
+
+    def resume(self) -> None:
+        """Take again."""
+        self.open = True
+        self.adjust()
+
+    def adjust(self) -> None:
+        """Take as much as there are free slots."""
+        if self.channel is None or not self.open:
+            return
+        # The channel limits what is not acknowledged, but does not know of all that is held.
+        room = self.slots - self._unknown()
+        if self.slots and room <= 0:
+            self._cancel()  # to the channel, 0 means: no limit
+        else:
+            self._take(max(0, room))
+
+    @abc.abstractmethod
+    def _take(self, most: int) -> None:
+        """Take so many, 0: without a limit, besides those that the channel does not count."""
+
+    @abc.abstractmethod
+    def _cancel(self) -> None:
+        """Take nothing, for now."""
+
+    def _unknown(self) -> int:
+        """How many slots are occupied by what the channel does not count."""
+        return sum(message.channel is not self.channel for message in tuple(self.held))
+
+    def is_ours(self, message: Any) -> bool:
+        """Whether a message can still be acknowledged."""
+        return message.channel is self.channel
+
+    def admits(self, message: Any) -> bool:
+        """Whether what was delivered is to be handed out; else it goes back."""
+        return self.open
+
+    def free(self, message: Any) -> None:
+        """Its slot is free again."""
+        if self.held.pop(message, None) is not None and not self.is_ours(message):
+            self.adjust()
+
+
+class BrokerPrefetcher(Prefetcher):
+    """Of a broker of ours: queues are served in their order."""
+
+    channel: Consumer | None
+
+    def begin(self, broker: Broker, callback: Callable[[Any], None]) -> None:
+        """Take from a connection; `callback(message)` for each."""
+        self.channel = Consumer(broker, callback)
+        self.adjust()
+
+    def _take(self, most: int) -> None:
+        assert self.channel is not None
+        self.channel.consume(self.queues, most)
+
+    def _cancel(self) -> None:
+        if self.channel is not None:
+            self.channel.cancel()
+
+
+class KombuPrefetcher(Prefetcher):
+    """Of a transport of kombu's own."""
+
+    def __init__(self, queues: Sequence[str], slots: int, *, ack_after: float = ACK_AFTER) -> None:
+        super().__init__(queues, slots)
+        #: Whether the broker answers nothing for now.
+        self.blocked = False
         self._ack_after = ack_after
         self._early: set[Any] = set()
         self._layout: topology.Topology | None = None
@@ -77,31 +148,13 @@ class Prefetcher:
         """Declare the queues (again)."""
         assert self._layout is not None
         for name in self.queues:
-            self._layout.declare_shared(self.channel, name, self._ours)
+            self._layout.declare_shared(self.channel, name)
 
     def end(self) -> None:
-        """The connection is over, or will be: what came on it cannot be acknowledged any more."""
         self.channel = self._consumer = None
 
-    def pause(self) -> None:
-        """Take nothing more.  What was delivered until now is still handed out."""
-        self.open = False
-        self._cancel()
-
-    def resume(self) -> None:
-        """Take again."""
-        self.open = True
-        self.adjust()
-
-    def adjust(self) -> None:
-        """Take as much as there are free slots."""
-        if self.channel is None or not self.open:
-            return
-        room = self.slots - self._unknown()
-        if self.slots and room <= 0:
-            self._cancel()  # to the channel, 0 means: no limit
-            return
-        self.channel.basic_qos(0, max(0, room), False)
+    def _take(self, most: int) -> None:
+        self.channel.basic_qos(0, most, False)
         if self._consumer is None:
             assert self._layout is not None
             queues = [self._layout.shared(self.channel, name) for name in self.queues]
@@ -111,7 +164,6 @@ class Prefetcher:
             self._consumer.consume()
 
     def _unknown(self) -> int:
-        """How many slots are occupied by what the channel does not count."""
         held = tuple(self.held)
         return sum(m.channel is not self.channel or m in self._early for m in held)
 
@@ -123,21 +175,11 @@ class Prefetcher:
     # A request.
 
     def is_ours(self, message: Any) -> bool:
-        """Whether a message can still be acknowledged."""
         return message.channel is self.channel and message not in self._early
 
-    def admits(self, message: Any) -> bool:
-        """Whether what was delivered is to be handed out; else it goes back."""
-        return self.open
-
     def free(self, message: Any) -> None:
-        """Its slot is free again."""
-        if self.held.pop(message, None) is None:
-            return
-        known = self.is_ours(message)
+        super().free(message)
         self._early.discard(message)
-        if not known:
-            self.adjust()
 
     def turn(self, now: float) -> None:
         """Acknowledge what runs for long: the broker would lose patience.  Its slot stays taken."""
@@ -171,7 +213,7 @@ class Prefetcher:
         return None
 
 
-class AmqpPrefetcher(Prefetcher):
+class AmqpPrefetcher(KombuPrefetcher):
     """The same of a RabbitMQ, which counts per consumer: each free slot is a consumer of its own.
 
     Nothing is delivered that no slot is free for, so that what waits is with the broker, where
@@ -182,10 +224,8 @@ class AmqpPrefetcher(Prefetcher):
     While all of them are, and slots are free, it consumes all, until something comes.
     """
 
-    def __init__(
-        self, queues: Sequence[str], slots: int, *, ours: bool = False, ack_after: float = ACK_AFTER
-    ) -> None:
-        super().__init__(queues, slots, ours=ours, ack_after=ack_after)
+    def __init__(self, queues: Sequence[str], slots: int, *, ack_after: float = ACK_AFTER) -> None:
+        super().__init__(queues, slots, ack_after=ack_after)
         #: The channel, which any thread may acknowledge on.
         self.amqp: amqp_connection.AmqpChannel | None = None
         # By tag: what its consumer was given last, if anything.

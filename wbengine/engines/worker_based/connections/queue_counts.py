@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import kombu
-from amqp import exceptions as amqp_errors
 
 from wbengine import exceptions as exc
 from wbengine import transports
-from wbengine.engines.worker_based.connections import topology
-from wbengine.transports import reasons
+from wbengine.engines.worker_based.connections import connecting, topology
+from wbengine.engines.worker_based.connections.connecting import Connection
+from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
@@ -48,25 +48,26 @@ def tells_all(target: transports.Target) -> bool:
 
 
 def count(
-    connection: kombu.Connection, target: transports.Target, exchange: str, known: Iterable[str]
+    connection: Connection, target: transports.Target, exchange: str, known: Iterable[str]
 ) -> list[Counted]:
     """The queues of an exchange, by name; where the broker does not tell which there are, those
     that are `known`.  Nothing is made.
 
     :raises TransportFailure: the broker refuses, or is away.
     """
-    if tells_all(target):
-        return _of_store(connection.transport.store, exchange)
+    if isinstance(connection, Broker):
+        with connecting.translated(connection, target):
+            return _of_broker(connection, exchange)
     found = (_passively(connection, target, name) for name in sorted(set(known)))
     return [each for each in found if each is not None]
 
 
-def _of_store(store: Any, exchange: str) -> list[Counted]:
+def _of_broker(broker: Broker, exchange: str) -> list[Counted]:
     keys: dict[str, list[str]] = {}
-    for queue, of, key in store.bindings():
+    for queue, of, key in broker.bindings():
         if of == exchange:
             keys.setdefault(queue, []).append(key)
-    return [Counted(name, store.size(name), None, tuple(keys[name])) for name in sorted(keys)]
+    return [Counted(name, broker.size(name), None, tuple(keys[name])) for name in sorted(keys)]
 
 
 def _passively(
@@ -79,46 +80,51 @@ def _passively(
 
 
 def purge(
-    connection: kombu.Connection, target: transports.Target, names: Collection[str]
+    connection: Connection, target: transports.Target, names: Collection[str]
 ) -> dict[str, int]:
     """Remove what waits in queues; how many messages went from each that is there.
 
     :raises TransportFailure: the broker refuses, or is away.
     """
+    if isinstance(connection, Broker):
+        with connecting.translated(connection, target):
+            return {name: connection.purge(name) for name in names}
     gone: dict[str, int] = {}
     for name in names:
         with _asking(connection, target, name) as channel:
-            if not target.ours:  # ours purge what is not there, too
-                channel.queue_declare(name, passive=True)
+            channel.queue_declare(name, passive=True)
             gone[name] = channel.queue_purge(name) or 0
     return gone
+
+
+def remove_unused(connection: Connection, names: Iterable[str]) -> None:
+    """Remove those queues that are empty; others may see to it that they are used."""
+    if isinstance(connection, Broker):
+        for name in names:
+            if not connection.size(name):
+                connection.delete_queue(name)
+        return
+    with connection.channel() as channel:
+        for name in names:
+            channel.queue_delete(name, if_unused=True, if_empty=True)
 
 
 @contextlib.contextmanager
 def _asking(connection: kombu.Connection, target: transports.Target, name: str) -> Iterator[Any]:
     """A channel of its own, for an error closes it; that there is no such queue is none."""
-    try:
-        with connection.channel() as channel:
-            yield channel
-    except amqp_errors.NotFound:
-        return
-    except connection.channel_errors as error:
-        if getattr(error, "code", None) in (404, "404"):
-            return
-        raise exc.TransportFailure(
-            f"queue {name} at {target.shown}: {reasons.explain(error)}"
-        ) from error
-    except (*connection.recoverable_connection_errors, OSError) as error:
-        raise exc.TransportFailure(
-            f"the broker at {target.shown} was lost: {reasons.explain(error)}"
-        ) from error
+    with (
+        contextlib.suppress(exc.NotFound),
+        connecting.translated(connection, target, name),
+        connection.channel() as channel,
+    ):
+        yield channel
 
 
-def exchanges(connection: kombu.Connection, target: transports.Target) -> list[str]:
+def exchanges(connection: Connection) -> list[str]:
     """The exchanges whose queues are at the same place, where the broker tells."""
-    if not tells_all(target):
+    if not isinstance(connection, Broker):
         return []
-    return sorted({exchange for _, exchange, _ in connection.transport.store.bindings()})
+    return sorted({exchange for _, exchange, _ in connection.bindings()})
 
 
 def inquiry(target: transports.Target, exchange: str) -> Callable[[str], bool]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import functools
 import math
 import time
 from collections import Counter, deque
@@ -24,6 +24,7 @@ from wbengine.engines.worker_based.connections import (
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import safe_message
+from wbengine.transports.broker import Broker, Consumer
 
 #: Seconds after which a queue is declared again: what cleans temporary folders of old files may
 #: have taken it, or its bindings; and a broker counts the days in which nobody used a queue.
@@ -47,46 +48,34 @@ PING: Final = "WBE_PING"
 Consume = Callable[[Any], None]
 
 
-class Receiver:
+class Receiver(abc.ABC):
     """Consume one's own queue, and shared ones, on one connection; of one thread.
 
-    Messages are given to `on_own(message)` and `on_work(message)`: on an AMQP connection, where
-    whoever publishes or acknowledges in the midst of reading goes astray, when nothing is being
-    read.  What no message can be read from is counted in `refused`.  `due` is when to call `turn`;
-    `wake`, if there is one, ends a `drain` from any thread.
+    Messages are given to `on_own(message)` and `on_work(message)`.  What no message can be read
+    from is counted in `refused`.  `due` is when to call `turn`; `wake`, if there is one, ends a
+    `drain` from any thread.
     """
 
+    wake: Callable[[], None] | None = None
+    #: Where requests that came here are answered, on a RabbitMQ.
+    replies: reply_publisher.ReplyPublisher | None = None
+    #: Whether the broker reads nothing on this connection for now.
+    is_blocked = False
+
     def __init__(
-        self,
-        target: transports.Target,
-        layout: topology.Topology,
-        connection: kombu.Connection,
-        work: prefetcher.Prefetcher | None,
-        refused: Counter[str],
+        self, target: transports.Target, layout: topology.Topology, refused: Counter[str]
     ) -> None:
-        self._target = target
-        self._local = target.is_local
         self._layout = layout
-        self._connection = connection
-        self._work = work
         self._refused = refused
-        self._amqp = amqp_connection.AmqpConnection(connection) if target.amqp else None
-        # Delivered, and not handed over.
-        self._inbox: deque[tuple[Consume, Any]] = deque()
         self._echo: connecting.Echo | None = None
+        self._can_fall_silent = not target.is_local
         self._send: Callable[[OutgoingMessage], None] = _nowhere
-        self._own: Any = None
-        self._stop: Callable[[], object] = _nothing
-        #: Where requests that came here are answered, on a RabbitMQ.
-        self.replies: reply_publisher.ReplyPublisher | None = None
         self._declare_due = 0.0
         self._declared = -math.inf
         self._mistrusts = False
+        #: What comes here is acknowledged on it, or never.
         self.channel: Any = None
         self.due = 0.0
-        self.wake: Callable[[], None] | None = None
-        self.drain: Callable[..., object]
-        self.drain = connection.drain_events if self._amqp is None else self._listen
 
     def begin(
         self,
@@ -99,75 +88,39 @@ class Receiver:
         here.
         """
         self._send = send
-        if not self._local:
+        if self._can_fall_silent:
             self._echo = connecting.Echo(QUIET, DEAF, time.monotonic())
-        if self._amqp is not None:
-            self._begin_on(self._amqp, on_own, on_work, replies_from)
-        else:
-            self._begin_with_kombu(on_own, on_work)
+        self._begin(self._heard(on_own), self._heard(on_work), replies_from)
         self._plan(time.monotonic())
 
-    def _begin_on(
-        self,
-        connection: amqp_connection.AmqpConnection,
-        on_own: Consume,
-        on_work: Consume,
-        replies_from: float,
-    ) -> None:
-        channel = connection.channel()
-        self.channel = channel.raw
-        self._declare_own()
-        channel.consume(self._own.name, _OWN, self._later(on_own))
-        self._stop = functools.partial(channel.raw.basic_cancel, _OWN)
-        work = self._work
-        if work is not None:
-            work.begin(connection, self._layout, self._later(on_work))
-            assert isinstance(work, prefetcher.AmqpPrefetcher) and work.amqp is not None
-            if not self._layout.interop:  # there one may have to ask the broker first
-                self.replies = reply_publisher.ReplyPublisher(
-                    work.amqp, self._layout, self._send, replies_from
-                )
-        self.wake = connection.ring
+    @abc.abstractmethod
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None: ...
 
-    def _begin_with_kombu(self, on_own: Consume, on_work: Consume) -> None:
-        if not self._local:
-            on_own, on_work = self._heard(on_own), self._heard(on_work)
-        if self._target.ours:
-            self._connection.transport.on_discard = self._discarded
-        self.channel = safe_message.channel_of(self._connection)
-        self._declare_own()
-        queues = [self._own, *self._layout.declare_common(self.channel)]
-        consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
-        consumer.consume()
-        self._stop = consumer.cancel
-        if self._work is not None:
-            self._work.begin(self._connection, self._layout, on_work)
-        self.wake = getattr(self._connection.transport, "wake", None)
+    @abc.abstractmethod
+    def _declare(self) -> None:
+        """Declare all queues, again."""
 
-    def _discarded(self) -> None:
-        self._refused["unreadable"] += 1
+    @abc.abstractmethod
+    def drain(self, timeout: float) -> None:
+        """Wait for messages, and hand over what came.
 
-    def _declare_own(self) -> None:
-        self._own = self._layout.declare_own(self.channel, self._target.ours)
-
-    def _later(self, handle: Consume) -> Consume:
-        return lambda message: self._inbox.append((handle, message))
+        :raises TimeoutError: nothing came.
+        """
 
     def _heard(self, handle: Consume) -> Consume:
+        """What handles a message that came."""
+        echo = self._echo
+        if echo is None:
+            return handle
+
         def hear(message: Any) -> None:
-            assert self._echo is not None
-            self._echo.heard(time.monotonic())
+            echo.heard(time.monotonic())
             if message.properties.get("type") == PING:
                 message.ack()
             else:
                 handle(message)
 
         return hear
-
-    def bury(self, name: str) -> None:
-        """Remove the queue of somebody who is gone; where queues do not do so by themselves."""
-        if self._target.amqp and not self._layout.interop:
-            self._layout.bury(self._connection, name)
 
     # In turn.
 
@@ -182,31 +135,22 @@ class Receiver:
         elif mistrusts or now >= self._declare_due:
             self._mistrusts = False  # before: what is gone after that is to be declared again
             if mistrusts or self._declare_due:
-                self._declare_again()
+                self._declare()
             self._declared = now
-            ours = self._target.ours
-            self._declare_due = now + (DECLARE_PERIOD if ours else LONG_DECLARE_PERIOD)
-        if self._work is not None and not self._target.ours:
-            self._work.turn(now)
+            self._declare_due = now + self._declare_period
         if self._echo is not None:
             self._check(self._echo, now)
         self._plan(now)
 
-    def _declare_again(self) -> None:
-        self._declare_own()
-        self._layout.declare_common(self.channel)
-        if self._work is not None:
-            self._work.declare()
+    @property
+    def _declare_period(self) -> float:
+        """Seconds after which all is declared again."""
+        return LONG_DECLARE_PERIOD
 
     @property
     def heard(self) -> float:
         """When the broker was heard last, on the monotonic clock; what cannot fall silent: now."""
         return time.monotonic() if self._echo is None else self._echo.last
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the broker reads nothing on this connection for now."""
-        return self.replies is not None and self.replies.is_blocked
 
     def mistrust(self) -> None:
         """Somebody may have removed what was declared: declare it soon; any thread."""
@@ -215,7 +159,7 @@ class Receiver:
 
     def _plan(self, now: float) -> None:
         # Elsewhere what is due may change with every message.
-        self.due = self._declare_due if self._local else now
+        self.due = self._declare_due if self._echo is None else now
         if self._mistrusts:  # perhaps just now, so that it is not forgotten
             self.due = min(self.due, self._declared + DECLARE_PAUSE)
 
@@ -226,9 +170,178 @@ class Receiver:
         if echo.is_deaf(now):
             raise exc.TransportFailure("it delivers nothing, not even what was sent to oneself")
 
-    def _listen(self, timeout: float) -> None:
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """What is acknowledged meanwhile is told in one go, where that is of use."""
+        return contextlib.nullcontext()
+
+    def bury(self, name: str) -> None:  # noqa: B027 - most go by themselves
+        """Remove the queue of somebody who is gone; where queues do not do so by themselves."""
+
+    # The end.
+
+    @abc.abstractmethod
+    def end(self, remove: bool) -> None:
+        """Stop consuming; `remove`: nobody is to read the own queue any more."""
+
+    def drop(self) -> None:  # noqa: B027 - it is closed anyway
+        """The connection is of no use any more."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Forget the connection; somebody else closes it."""
+
+
+class BrokerReceiver(Receiver):
+    """From a broker of ours."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.BrokerPrefetcher | None,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(target, layout, refused)
+        self._broker = broker
+        self._work = work
+        self.wake = broker.wake
+        broker.on_discard = self._discarded
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        self._declare()
+        self.channel = Consumer(self._broker, on_own)
+        self.channel.consume((self._layout.topic,))
+        if self._work is not None:
+            self._work.begin(self._broker, on_work)
+
+    @property
+    def _declare_period(self) -> float:
+        return DECLARE_PERIOD
+
+    def _discarded(self) -> None:
+        self._refused["unreadable"] += 1
+
+    def _declare(self) -> None:
+        shared = () if self._work is None else self._work.queues
+        self._layout.declare_queues_on(self._broker, shared)
+
+    def drain(self, timeout: float) -> None:
+        self._broker.drain(timeout)
+
+    def end(self, remove: bool) -> None:
+        if self._work is not None:
+            self._work.pause()
+        self.channel.cancel()
+        if remove:
+            self._broker.delete_queue(self._layout.topic)
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.end()
+
+
+class KombuReceiver(Receiver):
+    """From a transport of kombu's own."""
+
+    def __init__(
+        self,
+        connection: kombu.Connection,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.KombuPrefetcher | None,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(target, layout, refused)
+        self._connection = connection
+        self._work = work
+        self._own: Any = None
+        self._consumer: Any = None
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        self.channel = safe_message.channel_of(self._connection)
+        self._own = self._layout.declare_own(self.channel)
+        queues = [self._own, *self._layout.declare_common(self.channel)]
+        self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
+        self._consumer.consume()
+        if self._work is not None:
+            self._work.begin(self._connection, self._layout, on_work)
+        self.wake = getattr(self._connection.transport, "wake", None)
+
+    def _declare(self) -> None:
+        self._own = self._layout.declare_own(self.channel)
+        self._layout.declare_common(self.channel)
+        if self._work is not None:
+            self._work.declare()
+
+    def turn(self, now: float) -> None:
+        super().turn(now)
+        if self._work is not None:
+            self._work.turn(now)
+
+    def drain(self, timeout: float) -> None:
+        self._connection.drain_events(timeout=timeout)
+
+    def _stop(self) -> None:
+        self._consumer.cancel()
+
+    def end(self, remove: bool) -> None:
+        if self._work is not None:
+            self._work.pause()
+        self._stop()
+        if remove and not self._layout.interop:
+            self._own.delete()
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.end()
+
+
+class AmqpReceiver(KombuReceiver):
+    """From a RabbitMQ.
+
+    Messages are handed over when nothing is being read: whoever publishes or acknowledges in the
+    midst of reading goes astray.
+    """
+
+    def __init__(
+        self,
+        connection: kombu.Connection,
+        target: transports.Target,
+        layout: topology.Topology,
+        work: prefetcher.AmqpPrefetcher | None,
+        refused: Counter[str],
+    ) -> None:
+        super().__init__(connection, target, layout, work, refused)
+        self._amqp = amqp_connection.AmqpConnection(connection)
+        # Delivered, and not handed over.
+        self._inbox: deque[tuple[Consume, Any]] = deque()
+        self.wake = self._amqp.ring
+
+    def _begin(self, on_own: Consume, on_work: Consume, replies_from: float) -> None:
+        channel = self._amqp.channel()
+        self.channel = channel.raw
+        self._own = self._layout.declare_own(self.channel)
+        channel.consume(self._own.name, _OWN, self._later(on_own))
+        work = self._work
+        if work is not None:
+            work.begin(self._amqp, self._layout, self._later(on_work))
+            assert isinstance(work, prefetcher.AmqpPrefetcher) and work.amqp is not None
+            if not self._layout.interop:  # there one may have to ask the broker first
+                self.replies = reply_publisher.ReplyPublisher(
+                    work.amqp, self._layout, self._send, replies_from
+                )
+
+    def _later(self, handle: Consume) -> Consume:
+        return lambda message: self._inbox.append((handle, message))
+
+    @property
+    def is_blocked(self) -> bool:  # type: ignore[override]
+        return self.replies is not None and self.replies.is_blocked
+
+    def drain(self, timeout: float) -> None:
         """Wait, read what is there, and hand it over when nothing is being read."""
-        assert self._amqp is not None and self._echo is not None
+        assert self._echo is not None
         due = self._echo.next_due()
         if self._work is not None:
             due = min(due, self._work.next_due() or due)
@@ -244,54 +357,41 @@ class Receiver:
         if self.replies is not None and not spoke:
             self.replies.check(time.monotonic())
         if self._inbox:
-            self._echo.heard(time.monotonic())
             with self._amqp.together():
-                self._hand_over()
-
-    def _hand_over(self) -> None:
-        while self._inbox:
-            handle, message = self._inbox.popleft()
-            if message.properties.get("type") == PING:
-                message.ack()
-            else:
-                handle(message)
+                while self._inbox:
+                    handle, message = self._inbox.popleft()
+                    handle(message)
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """What is acknowledged meanwhile is told in one go, where that is of use."""
-        return contextlib.nullcontext() if self._amqp is None else self._amqp.together()
+        return self._amqp.together()
 
-    # The end.
+    def bury(self, name: str) -> None:
+        if not self._layout.interop:
+            self._layout.bury(self._connection, name)
 
-    def end(self, remove: bool) -> None:
-        """Stop consuming; `remove`: nobody is to read the own queue any more."""
-        work = self._work
-        if work is not None:
-            work.pause()
+    def _stop(self) -> None:
         while self._inbox:  # delivered meanwhile, and handed to nobody
             _, message = self._inbox.popleft()
             message.requeue()
-        self._stop()
-        if remove and not self._layout.interop:
-            self._own.delete()
-        if self._target.amqp or getattr(self.channel, "deletes_unused", False):
-            # To a broker, a queue is empty of which all is taken and nothing acknowledged.
-            queues = work.queues if work is not None and not work.held else ()
-            self._layout.clear(self._connection, queues, exchange=self._target.ours)
+        self.channel.basic_cancel(_OWN)
+
+    def end(self, remove: bool) -> None:
+        super().end(remove)
+        # To a broker, a queue is empty of which all is taken and nothing acknowledged.
+        work = self._work
+        self._layout.clear(
+            self._connection, work.queues if work is not None and not work.held else ()
+        )
 
     def drop(self) -> None:
-        """The connection is of no use any more."""
-        if self._amqp is not None:
-            self._amqp.drop()
+        self._amqp.drop()
 
     def close(self) -> None:
-        """Forget the connection; somebody else closes it."""
         self._inbox.clear()
-        if self._work is not None:
-            self._work.end()
+        super().close()
         if self.replies is not None:
             self.replies.close()
-        if self._amqp is not None:
-            self._amqp.close()
+        self._amqp.close()
 
 
 class _Pinging(DeliveryHooks):
@@ -304,10 +404,6 @@ class _Pinging(DeliveryHooks):
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._echo.published(time.monotonic())
-
-
-def _nothing() -> None:
-    """Nothing was begun."""
 
 
 def _nowhere(message: OutgoingMessage) -> None:

@@ -20,6 +20,7 @@ from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage, by_hooks
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import reasons
+from wbengine.transports.broker import Broker, LaidOut
 
 LOG = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class ReconnectLoop:
         #: Why it did not work, as was told last; a sender that publishes something clears it.
         self.told = ""
 
-    def run(self, use: Callable[[kombu.Connection], object]) -> None:
+    def run(self, use: Callable[[Any], object]) -> None:
         """`use(connection)`, until it is closed; any thread may close it."""
         while not self._closed.is_set():
             try:
@@ -289,10 +290,10 @@ class Sender:
 
     # The sender's thread.
 
-    def _use(self, connection: kombu.Connection) -> None:
+    def _use(self, connection: Any) -> None:
         """Publish on a connection, until it is lost or all is over; what was written without an
         error is published."""
-        kind = _StoreWriter if self._target.ours else _KombuWriter
+        kind = BrokerWriter if self._target.ours else KombuWriter
         writer = kind(connection, self._layout)
         with self._lock:
             self._writer, self._lost = writer, None
@@ -475,33 +476,32 @@ class Sender:
                 call(message.hooks.uncertain, message)
 
 
-class _StoreWriter:
-    """To our own transports: what kombu's producer does, without what they have no use for."""
+class BrokerWriter:
+    """To a broker of ours, several at once."""
 
     together = True
 
-    def __init__(self, connection: kombu.Connection, layout: topology.Topology) -> None:
-        self.channel = connection.channel()
-        self._exchange = layout.declare_exchange(self.channel).name
+    def __init__(self, broker: Broker, layout: topology.Topology) -> None:
+        self.broker = broker
+        self._exchange = layout.declare_on(broker)
 
-    def prepare(self, envelope: env.Envelope) -> Any:
-        return self.channel.lay_out_sealed(envelope, self._exchange)
+    def prepare(self, envelope: env.Envelope) -> LaidOut:
+        return self.broker.lay_out(envelope, self._exchange)
 
-    def write(self, messages: Sequence[Any]) -> Iterator[bool]:
-        found: Iterator[bool] = self.channel.publish_many(messages)
-        return found
+    def write(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
+        return self.broker.publish_many(messages)
 
 
-class _KombuWriter:
+class KombuWriter:
     """To kombu's transports, through its producer, one after the other."""
 
     together = False
 
     def __init__(self, connection: kombu.Connection, layout: topology.Topology) -> None:
-        self.channel = connection.channel()
+        self._channel = connection.channel()
         self._layout = layout
-        exchange = layout.declare_exchange(self.channel)
-        self._producer = kombu.Producer(self.channel, exchange=exchange, auto_declare=False)
+        exchange = layout.declare_exchange(self._channel)
+        self._producer = kombu.Producer(self._channel, exchange=exchange, auto_declare=False)
         self._peers = topology.PeerQueues(layout, amqp=False)
 
     def prepare(self, envelope: env.Envelope) -> env.Envelope:
@@ -518,8 +518,8 @@ class _KombuWriter:
         keys: Iterable[str] = (envelope.routing_key,)
         if self._layout.direct:
             now = time.monotonic()
-            keys = self._layout.queues_of(self.channel, envelope.routing_key, now)
-        self._peers.declare(self.channel, envelope)
+            keys = self._layout.queues_of(self._channel, envelope.routing_key, now)
+        self._peers.declare(self._channel, envelope)
         for key in keys:
             self._producer.publish(
                 envelope.encoded,
@@ -542,9 +542,7 @@ def _writes(pair: tuple[OutgoingMessage, Any]) -> bool:
     return pair[0].hooks.writes
 
 
-def _write(
-    writer: _StoreWriter | _KombuWriter, written: list[tuple[OutgoingMessage, Any]]
-) -> Iterator[bool]:
+def _write(writer: Any, written: list[tuple[OutgoingMessage, Any]]) -> Iterator[bool]:
     """Publish, in order: the writer does, and after it the hooks that do so themselves."""
     for own, group in itertools.groupby(written, key=_writes):
         pairs = list(group)
@@ -553,7 +551,7 @@ def _write(
             continue
         for hooks, messages in by_hooks(message for message, _ in pairs).items():
             prepared = [prepared for message, prepared in pairs if message.hooks is hooks]
-            yield from hooks.write(writer.channel, messages, prepared)
+            yield from hooks.write(writer.broker, messages, prepared)
 
 
 def call(function: Callable[..., object], *args: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import kombu
@@ -11,6 +11,7 @@ import kombu
 from wbengine import _names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
@@ -115,13 +116,30 @@ class Topology:
             # It goes with the last queue, also with one that expires.
             self.exchange = kombu.Exchange(exchange, type="topic", durable=True, auto_delete=True)
 
+    def declare_on(self, broker: Broker) -> str:
+        """Declare the exchange at a broker of ours; its name."""
+        broker.declare_exchange(self._name)
+        return self._name
+
+    def declare_queues_on(self, broker: Broker, shared: Iterable[str]) -> None:
+        """Declare and bind this side's own queue, and shared ones, at a broker of ours."""
+        self.declare_on(broker)
+        broker.declare_queue(self.topic, owned=True)
+        for key in (self.topic, *self._bindings):
+            broker.bind(self._name, key, self.topic)
+        for name in shared:
+            broker.declare_queue(name)
+            broker.bind(self._name, name, name)
+
+    # On the others, through kombu.
+
     def declare_exchange(self, channel: Any) -> Any:
         exchange = self.exchange(channel)
         exchange.declare()
         return exchange
 
-    def declare_own(self, channel: Any, ours: bool) -> Any:
-        """Declare and bind this side's own queue; `ours`: the transport has its own clean-up."""
+    def declare_own(self, channel: Any) -> Any:
+        """Declare and bind this side's own queue."""
         if self.interop:
             return self.declare_shared(channel, self.topic)
         exchange = self.declare_exchange(channel)
@@ -132,9 +150,8 @@ class Topology:
             exchange,
             routing_key=self.topic,
             durable=True,
-            exclusive=ours,  # elsewhere that would mean: gone with the connection
-            expires=None if ours else BRIEF_EXPIRES if self.brief else QUEUE_EXPIRES,
-            queue_arguments=None if ours else dict(_CLASSIC),
+            expires=BRIEF_EXPIRES if self.brief else QUEUE_EXPIRES,
+            queue_arguments=dict(_CLASSIC),
         )(channel)
         queue.declare()
         for key in self._bindings:
@@ -173,29 +190,28 @@ class Topology:
         """What the broker calls the queue of requests that are addressed to `name`."""
         return f"{self._name}_{name}" if self.interop else name
 
-    def shared(self, channel: Any, name: str, ours: bool = False) -> Any:
+    def shared(self, channel: Any, name: str) -> Any:
         """A queue that several processes take from, as it is declared; priority 9 comes first."""
         options: dict[str, Any] = {"durable": True}
         if self.interop:
             options = {"durable": False, "auto_delete": True}
-        elif not (ours or self.direct):
+        elif not self.direct:
             options |= {"expires": QUEUE_EXPIRES, "max_priority": MOST_PRIORITY}
             options |= {"queue_arguments": dict(_CLASSIC)}
         queue = kombu.Queue(self.shared_name(name), self.exchange, routing_key=name, **options)
         return queue(channel)
 
-    def declare_shared(self, channel: Any, name: str, ours: bool = False) -> Any:
+    def declare_shared(self, channel: Any, name: str) -> Any:
         """Declare and bind a queue that several processes take from."""
         self.declare_exchange(channel)
-        queue = self.shared(channel, name, ours)
+        queue = self.shared(channel, name)
         queue.declare()
         return queue
 
-    def clear(self, connection: kombu.Connection, queues: Sequence[str], exchange: bool) -> None:
+    def clear(self, connection: kombu.Connection, queues: Sequence[str]) -> None:
         """Remove the shared queues that are empty, and that nobody else takes from.
 
-        `exchange`: and the exchange, which does not go by itself, if it is not used.  Asked of the
-        broker, which alone can do it without a race.
+        Asked of the broker, which alone can do it without a race.
         """
         if self.interop:
             return  # these go by themselves
@@ -208,12 +224,6 @@ class Topology:
                         channel.queue_delete(name, if_unused=True, if_empty=True)
                 except connection.channel_errors as error:
                     LOG.debug("queue %s stays or is gone: %s", name, error)
-        if exchange:
-            with connection.channel() as channel:
-                try:
-                    channel.exchange_delete(self._name, if_unused=True)
-                except connection.channel_errors as error:
-                    LOG.debug("exchange %s stays or is gone: %s", self._name, error)
 
     def bury(self, connection: kombu.Connection, name: str) -> None:
         """Remove the private queue of somebody who is gone, unless it is used."""

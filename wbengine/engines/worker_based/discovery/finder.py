@@ -60,6 +60,8 @@ class Clocks:
         now = clock.monotonic()
         if abs(ahead) <= MOST_APART or self._missed(now - 2 * abs(ahead), now):
             return
+        if len(self._named) >= roster.MOST_WORKERS:
+            return
         self._named.add(identity)
         LOG.warning(
             "the clock of worker %s is %.0f s %s: without a ledger, the time after which a task is"
@@ -194,23 +196,31 @@ class ProxyWorkerFinder:
         # Python, would leave it locked for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._roster = Roster()
-        self._hearing = Hearing()
-        self._messages_processed = 0
         # How many wait for workers.
         self._waiters = 0
-        self._strangers: dict[str, float] = {}
-        # When known workers last told something of a request.
-        self._answered: dict[Any, float] = {}
-        # When the loop came by last, and after how many seconds it is late.
-        self._turned, self._late = math.inf, max(2.0, self.period)
+        # After how many seconds the loop is late.
+        self._late = max(2.0, self.period)
         self._channel: Any = None
         # Until when it matters what became of requests while nobody was heard.
         self._aftermath = -math.inf
-        self._last_asked: float | None = None
-        # When all were asked, the last times that are a period apart.
-        self._asked: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
-        self._last_pinged: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as if just made."""
+        with self._lock:
+            self._roster = Roster()
+            self._is_full = False
+            self._hearing = Hearing()
+            self._messages_processed = 0
+            self._strangers: dict[str, float] = {}
+            # When known workers last told something of a request.
+            self._answered: dict[Any, float] = {}
+            # When the loop came by last.
+            self._turned = math.inf
+            self._last_asked: float | None = None
+            # When all were asked, the last times that are a period apart.
+            self._asked: deque[float] = deque(maxlen=SILENT_PERIODS + 1)
+            self._last_pinged: float | None = None
 
     # What is known.
 
@@ -390,15 +400,18 @@ class ProxyWorkerFinder:
                 self._strangers[identity] = self._clock.monotonic()
             return set()
         if worker is None or (not beat and tasks != worker.tasks):
-            joined = self._clock.monotonic()
-            if worker is not None:
-                joined = worker.joined
-                self._roster.remove(worker)
-            worker = TopicWorker(topic, tasks, identity)
-            worker.joined = joined
+            known, worker = worker, TopicWorker(topic, tasks, identity)
+            worker.joined = self._clock.monotonic()
+            if known is not None:
+                worker.joined = known.joined
+                self._roster.remove(known)
             worker.queue = notify.text(env.WBE_QUEUE) or topic
             worker.software = notify.text(env.WBE_SOFTWARE)
-            self._roster.add(worker)
+            if not self._roster.add(worker):
+                if known is not None:
+                    self._roster.add(known)
+                self._overlook(worker)
+                return set()
             self._strangers.pop(identity, None)
             gained = set(tasks)
         else:
@@ -406,7 +419,9 @@ class ProxyWorkerFinder:
         now = worker.last_seen = self._clock.monotonic()
         worker.ledger = notify.text(env.WBE_LEDGER) or worker.ledger
         worker.period = min(MOST_PERIOD, notify.seconds(env.WBE_PERIOD) or 0.0) or worker.period
-        worker.life = life.Life.from_header(notify.headers.get(env.WBE_LIFE)) or worker.life
+        told_life = life.Life.from_header(notify.headers.get(env.WBE_LIFE))
+        if told_life is not None:
+            self._roster.describe(worker, told_life)
         slots = max(1, notify.number(env.WBE_SLOTS, worker.slots))
         running = notify.number(env.WBE_RUNNING, worker.running)
         if worker.life is not None and worker.life.state in _RESTING:
@@ -415,6 +430,16 @@ class ProxyWorkerFinder:
         told = env.WBE_RUNNING in notify.headers  # plain peers do not
         worker.report(now, worker.period or self.period, told and running < slots)
         return gained
+
+    def _overlook(self, worker: TopicWorker) -> None:
+        """There is no room for one more; said once."""
+        if not self._is_full:
+            self._is_full = True
+            LOG.warning(
+                "there is no room for %r beside the %d workers that are known: it is not used, nor"
+                " are others that come (at most %d workers, and %d bytes of the names they tell)",
+                *(worker, len(self._roster), roster.MOST_WORKERS, roster.MOST_BYTES),
+            )
 
     # Noticing silence.
 
@@ -508,18 +533,6 @@ class ProxyWorkerFinder:
         if not self._owes(worker):  # it speaks when it is asked
             return len(self._asked) > SILENT_PERIODS and seen < self._asked[0]
         return now - seen > SILENT_PERIODS * pace
-
-    def reset(self) -> None:
-        """Forget everything, as if just made."""
-        with self._lock:
-            self._roster = Roster()
-            self._strangers.clear()
-            self._answered.clear()
-            self._turned = math.inf
-            self._messages_processed = 0
-            self._last_asked = self._last_pinged = None
-            self._asked.clear()
-            self._hearing = Hearing()
 
     def _tell(self, gained: set[str], lost: list[TopicWorker]) -> None:
         if self._on_change is not None and (gained or lost):

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import _names
-from wbengine.engines.worker_based.messages import life
+from wbengine.engines.worker_based.messages import life as lives
+
+#: So many workers (a process on a topic is one) are known, and about so many bytes are kept of the
+#: names of their tasks and of what they run: any number could be announced.
+MOST_WORKERS: Final = 20_000
+MOST_BYTES: Final = 64 * 1024 * 1024
+
+#: Bytes that the name of a task takes besides its characters, and that one that runs takes.
+_NAME: Final = 64
+_RUNS: Final = 256
 
 #: Two reports of a worker that are to count as two are so many of its periods apart, at least.
 _APART: Final = 0.5
@@ -28,6 +38,7 @@ def task_name(task: Any) -> str:
     return task if isinstance(task, str) else _names.dotted(task)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TopicWorker:
     """One worker process on one topic, as it last described itself (read-only to everybody else).
 
@@ -39,45 +50,32 @@ class TopicWorker:
     first of them) a free slot.
     """
 
-    __slots__ = (
-        "goodbye",
-        "identity",
-        "joined",
-        "key",
-        "last_seen",
-        "ledger",
-        "life",
-        "period",
-        "queue",
-        "running",
-        "slots",
-        "software",
-        "spoke",
-        "tasks",
-        "topic",
-        "was_free",
-    )
+    topic: str
+    tasks: Sequence[Any]
+    identity: Any = NO_IDENTITY
+    queue: str = field(init=False)
+    #: Under which it is kept.
+    key: tuple[Any, str] = field(init=False)
+    slots: int = field(init=False, default=1)
+    running: int = field(init=False, default=0)
+    period: float | None = field(init=False, default=None)
+    last_seen: float = field(init=False, default=0.0)
+    #: When it was heard of first.
+    joined: float = field(init=False, default=math.inf)
+    life: lives.Life | None = field(init=False, default=None)
+    #: The version of wbengine that it runs, and the digest of its ledger, as far as it says so.
+    software: str | None = field(init=False, default=None)
+    ledger: str | None = field(init=False, default=None)
+    spoke: tuple[float, float] = field(init=False, default=_NEVER)
+    was_free: tuple[float, float] = field(init=False, default=_NEVER)
+    #: Whether it said itself that it ends.
+    goodbye: bool = field(init=False, default=False)
+    #: About how many bytes of names are kept that it was the first to tell.
+    names: int = field(init=False, default=0)
 
-    def __init__(self, topic: str, tasks: Iterable[Any], identity: Any = NO_IDENTITY) -> None:
-        self.topic = topic
-        self.tasks = tuple(map(task_name, tasks))
-        self.identity = identity
-        #: Under which it is kept.
-        self.key = _key(identity, topic)
-        self.queue = topic
-        self.slots = 1
-        self.running = 0
-        self.period: float | None = None
-        self.last_seen = 0.0
-        #: When it was heard of first.
-        self.joined = math.inf
-        self.life: life.Life | None = None
-        #: The version of wbengine that it runs, and the digest of its ledger, as far as it says so.
-        self.software: str | None = None
-        self.ledger: str | None = None
-        self.spoke = self.was_free = _NEVER
-        #: Whether it said itself that it ends.
-        self.goodbye = False
+    def __post_init__(self) -> None:
+        self.tasks = tuple(map(task_name, self.tasks))
+        self.key, self.queue = _key(self.identity, self.topic), self.topic
 
     def report(self, now: float, period: float, free: bool) -> None:
         """Note that it spoke, and whether a slot is free."""
@@ -190,9 +188,10 @@ class Roster:
     to the queues where they are offered, with the number of workers that do.
     """
 
-    __slots__ = ("_workers", "identities", "queues", "tasks")
+    __slots__ = ("_bytes", "_workers", "identities", "queues", "tasks")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._workers: dict[tuple[Any, str], TopicWorker] = {}
         self.identities: dict[Any, set[str]] = {}
         self.queues: dict[str, Queue] = {}
@@ -207,20 +206,35 @@ class Roster:
     def find(self, identity: Any, topic: str) -> TopicWorker | None:
         return self._workers.get(_key(identity, topic))
 
-    def add(self, worker: TopicWorker) -> None:
-        """Take in a worker that is not there yet."""
+    def add(self, worker: TopicWorker) -> bool:
+        """Take in a worker that is not there yet; False: there is no room for it."""
         key = worker.key
+        queue = self.queues.get(worker.queue) or Queue()
+        other = next(iter(queue.members.values()), worker)
+        shares = other is not worker and other.tasks == worker.tasks
+        if shares:
+            worker.tasks = other.tasks  # thousands may offer the same hundred
+        worker.names = 0 if shares else sum(map(len, worker.tasks)) + _NAME * len(worker.tasks)
+        if len(self._workers) >= MOST_WORKERS or self._bytes + worker.names > MOST_BYTES:
+            return False
+        self._bytes += worker.names + _bytes_of(worker.life)
         self._workers[key] = worker
         self.identities.setdefault(key[0], set()).add(worker.topic)
-        queue = self.queues.setdefault(worker.queue, Queue())
-        other = next(iter(queue.members.values()), worker)
-        if other.tasks == worker.tasks:
-            worker.tasks = other.tasks  # thousands may offer the same hundred
+        self.queues[worker.queue] = queue
         queue.members[key] = worker
         queue.count(worker, +1)
         for task in worker.tasks:
             queues = self.tasks.setdefault(task, {})
             queues[worker.queue] = queues.get(worker.queue, 0) + 1
+        return True
+
+    def describe(self, worker: TopicWorker, life: lives.Life) -> None:
+        """A worker tells of its life, which is not kept where there is no room for it."""
+        known = worker.life.current if worker.life is not None else ()
+        more = _RUNS * (len(life.current) - len(known))
+        if more <= 0 or self._bytes + more <= MOST_BYTES:
+            self._bytes += more
+            worker.life = life
 
     def update(self, worker: TopicWorker, slots: int, running: int) -> None:
         """A worker has just said how many tasks it can run, and does."""
@@ -232,6 +246,7 @@ class Roster:
     def remove(self, worker: TopicWorker) -> None:
         """Forget a worker that is there."""
         key = worker.key
+        self._bytes -= _bytes_of(worker.life)
         del self._workers[key]
         topics = self.identities[key[0]]
         topics.discard(worker.topic)
@@ -240,6 +255,11 @@ class Roster:
         queue = self.queues[worker.queue]
         queue.count(worker, -1)
         del queue.members[key]
+        sharing = (each for each in queue.members.values() if each.tasks is worker.tasks)
+        if (heir := next(sharing, None)) is not None:
+            heir.names += worker.names
+        else:
+            self._bytes -= worker.names
         if not queue.members:
             del self.queues[worker.queue]
         for task in worker.tasks:
@@ -264,6 +284,10 @@ class Roster:
     def silent(self, now: float, is_silent: Callable[[TopicWorker, float], bool]) -> set[Any]:
         """The identities of those workers of whom `is_silent` is true by `now`."""
         return {worker.key[0] for worker in self if is_silent(worker, now)}
+
+
+def _bytes_of(life: lives.Life | None) -> int:
+    return 0 if life is None else _RUNS * len(life.current)
 
 
 def _key(identity: Any, topic: str) -> tuple[Any, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -16,10 +15,8 @@ __all__ = [
     "FAILED",
     "FINISHED",
     "QUEUED",
-    "REMEMBERED",
     "STARTED",
     "STATES",
-    "History",
     "RequestSnapshot",
     "State",
     "WorkerSnapshot",
@@ -39,9 +36,6 @@ FINISHED: Final = "finished"
 FAILED: Final = "failed"
 
 STATES: Final[tuple[State, ...]] = (DEFERRED, QUEUED, STARTED, FINISHED, FAILED)
-
-#: How many requests that ended an executor remembers.
-REMEMBERED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,32 +98,6 @@ class RequestSnapshot:
         if self.started is None or self.ended is None:
             return None
         return max(0.0, self.ended - self.started)
-
-
-class History:
-    """The last requests that ended, oldest first.  O(1) to add; its owner holds a lock."""
-
-    __slots__ = ("_ended",)
-
-    def __init__(self, most: int = REMEMBERED) -> None:
-        if type(most) is not int or most < 0:
-            raise ValueError(f"a history remembers a whole number of requests, not {most!r}")
-        self._ended: deque[RequestSnapshot] = deque(maxlen=most)
-
-    def add(self, ended: RequestSnapshot) -> None:
-        """Remember one more, and forget the oldest when there is no room.
-
-        :raises ValueError: it did not end.
-        """
-        if ended.state not in (FINISHED, FAILED):
-            raise ValueError(f"request {ended.id} is {ended.state}: it did not end")
-        self._ended.append(ended)
-
-    def __len__(self) -> int:
-        return len(self._ended)
-
-    def __iter__(self) -> Iterator[RequestSnapshot]:
-        return iter(tuple(self._ended))
 
 
 def check_state(state: Any) -> State | None:

@@ -249,11 +249,7 @@ class LedgerWriter:
         if self._rows is not None:
             self._put(effect)
         elif isinstance(effect, fx.Revoke):  # without a ledger it cannot be known
-            with self._lock:
-                effects = self._tracker.recovery.on_revoked(
-                    effect.tracked, True, SYSTEM.monotonic()
-                )
-            self._apply(effects)
+            self._tell(self._tracker.recovery.on_revoked, effect.tracked, True)
 
     def withdraw(
         self, requests: Sequence[TrackedRequest], tell: Callable[[Collection[str]], None]

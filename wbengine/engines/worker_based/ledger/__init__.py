@@ -27,8 +27,9 @@ _REDIS: Final = ("redis", "rediss")
 _DATABASES: Final = ("sqlite", "mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
 
-def check_place(place: str | None, role: str = "engine") -> str | None:
-    """The place of a ledger: `place`, else `$WBENGINE_LEDGER`, else None (the broker's own).
+def check_place(place: str | None) -> str | None:
+    """The place of a ledger (`NONE`: there is to be none): `place`, else `$WBENGINE_LEDGER`, else
+    None (the broker's own).
 
     Nothing is opened.
 
@@ -36,12 +37,8 @@ def check_place(place: str | None, role: str = "engine") -> str | None:
     :raises ImportError: what it takes is not installed.
     """
     place = place if place is not None else os.environ.get(LEDGER_VARIABLE) or None
-    if place == NONE:
-        if role == "engine":
-            return place
-        raise ValueError("a worker has no choice of working without a ledger: its engines have")
-    if place is None:
-        return None
+    if place is None or place == NONE:
+        return place
     kind, rest = _split(place)
     if kind in _DATABASES:
         _databases().check(place)
@@ -158,11 +155,11 @@ def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
 
 
 def _of_broker(url: str) -> base.Ledger:
-    broker = brokers.broker(brokers.broker_name(url))
-    with broker.lock:
-        if broker.ledger is None:
-            broker.ledger = memory.MemoryLedger()
-        found: base.Ledger = broker.ledger
+    hub = brokers.hub(brokers.hub_name(url))
+    with hub.lock:
+        if hub.ledger is None:
+            hub.ledger = memory.MemoryLedger()
+        found: base.Ledger = hub.ledger
         return found
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import abc
 import heapq
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -29,6 +30,11 @@ from typing import Any, Final, Literal, TypeVar
 from wbengine import _names, exceptions
 
 T = TypeVar("T")
+R = TypeVar("R", bound=tuple[Any, ...])
+
+LOG = logging.getLogger(__name__)
+
+is_label: Final = _names.is_label
 
 #: A row whose engine and worker did nothing for so long is nobody's any more; looked for when
 #: somebody opens the ledger, but not more often than each hour.
@@ -125,12 +131,20 @@ def check_limit(limit: int) -> int:
     return limit
 
 
-def check_id(name: str, kind: str = "request id") -> str:
-    """`name`, if a row, or a holder, can be called so.
+def check_id(name: str) -> str:
+    """`name`, if a row can be called so.
 
     :raises ValueError: it cannot.
     """
-    return name if _names.is_label(name) else _names.check_label(kind, name)
+    return name if is_label(name) else _names.check_label("request id", name)
+
+
+def check_holder(name: str) -> str:
+    """`name`, if a holder can be called so.
+
+    :raises ValueError: it cannot.
+    """
+    return name if is_label(name) else _names.check_label("holder", name)
 
 
 def refusal(row: Row | None, epoch: int) -> Claim | None:
@@ -147,78 +161,60 @@ def refusal(row: Row | None, epoch: int) -> Claim | None:
 
 
 class Ledger(abc.ABC):
-    """One ledger; see the module for the contract."""
+    """One ledger; see the module for the contract.
+
+    Each call for one row is a call for several: what it returned, or raised, stands in the list
+    that those return.  Where several cannot be one step, they are done in their order.
+
+    A kind of ledger provides what begins with an underscore, and is given ids and holders that were
+    checked.  Of the calls that each request takes, no name that is as it should be costs one more.
+    """
 
     @property
     @abc.abstractmethod
     def digest(self) -> str:
         """Which ledger this is: the same text in every process that opened the same one."""
 
-    @abc.abstractmethod
+    @property
+    def identity(self) -> str:
+        """As `digest`, and another text each time that the ledger was found to have lost rows:
+        that one has no row then says nothing of a request that was sent before."""
+        return self.digest
+
+    # Calls of the engine.
+
     def open(self, id: str, epoch: int) -> None:
         """Make the row, OPEN at `epoch`; changes nothing when there is a row, whatever its
         epoch."""
+        self.open_many(((id, epoch),))
+
+    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
+        """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
+        if rows:
+            self._open(_checked(rows))
+
+    @abc.abstractmethod
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None: ...
 
     def offer(self, id: str, epoch: int) -> None:
         """As `open`, but a row that is OPEN at an older epoch is replaced: by who made it and was
         frozen then, nothing was published."""
-        while True:
-            self.open(id, epoch)
-            row = self.state(id)
-            if row is None or row.epoch >= epoch or row.state != ROW_OPEN:
-                return
-            self.revoke(id, row.epoch)
+        self.offer_many(((id, epoch),))
 
     def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
         """`offer` each of these (id, epoch); one that fails leaves those after it unmade."""
-        for row in rows:
-            self.offer(*row)
+        if rows:
+            self._offer(_checked(rows))
 
-    @abc.abstractmethod
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """`open` each of these (id, epoch); one that fails leaves those after it unmade."""
+    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+        for id, epoch in rows:
+            while True:
+                self.open(id, epoch)
+                row = self.state(id)
+                if row is None or row.epoch >= epoch or row.state != ROW_OPEN:
+                    break
+                self.revoke(id, row.epoch)
 
-    @abc.abstractmethod
-    def claim(self, id: str, epoch: int, holder: str) -> Claim:
-        """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
-
-    @abc.abstractmethod
-    def renew(self, holder: str) -> None:
-        """The holder lives: a beat for all it holds."""
-
-    @abc.abstractmethod
-    def silence(self, holder: str) -> float | None:
-        """Seconds since the last `renew` of this holder (its first claim is one); None: never seen.
-
-        Measured on one clock, that of the ledger's place.
-        """
-
-    def silences(self, holders: Sequence[str]) -> list[float | exceptions.LedgerFailure | None]:
-        """`silence` of each of these: what it returned, or raised."""
-        return _each(self.silence, [(holder,) for holder in holders])
-
-    @abc.abstractmethod
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
-
-        False, and nothing changes, when the row is not that (any more): the result must not be
-        used.
-        """
-
-    def finish_many(
-        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
-    ) -> list[bool | exceptions.LedgerFailure]:
-        """`finish` each of these (id, epoch, result): what it returned, or raised."""
-        return _each(lambda id, epoch, result: self.finish(id, epoch, holder, result), ended)
-
-    def release(self, id: str, epoch: int, holder: str) -> bool:
-        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
-
-        False, and nothing changes, when the row is not that (any more), or where that cannot be.
-        """
-        return False
-
-    @abc.abstractmethod
     def reopen(self, id: str, epoch: int) -> bytes | None:
         """Move the row from OPEN or CLAIMED at an older epoch to OPEN at `epoch`.
 
@@ -228,46 +224,157 @@ class Ledger(abc.ABC):
         :raises NotFound: there is no row: what became of the request is not known, and only the
             engine can decide to `open` it again.
         """
+        return _only(self.reopen_many(((id, epoch),)))
 
-    @abc.abstractmethod
+    def reopen_many(
+        self, rows: Sequence[tuple[str, int]]
+    ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
+        """`reopen` each of these (id, epoch)."""
+        return each_of(self._reopen, _checked(rows))
+
+    def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
+        while not self._try_reopen(id, epoch):
+            row = self.state(id)
+            if row is None:
+                return exceptions.NotFound(f"request {id} has no row in ledger {self.digest}")
+            if row.state == ROW_DONE:
+                return row.result
+            if row.epoch >= epoch:
+                break
+            # It was made anew in between: look again.
+        return None
+
+    def _try_reopen(self, id: str, epoch: int) -> bool:
+        """Whether the row was one that can be reopened, and is."""
+        raise NotImplementedError
+
     def revoke(self, id: str, epoch: int | None = None) -> bool:
         """Remove the row if it is OPEN, so that nobody runs it; False when it is not.
 
         With `epoch`, not if it is at a newer one: that is somebody else's.
         """
+        return _only(self.revoke_many(((id, epoch),)))
 
-    def reopen_many(
-        self, rows: Sequence[tuple[str, int]]
-    ) -> list[bytes | exceptions.NotFound | exceptions.LedgerFailure | None]:
-        """`reopen` each of these (id, epoch): what it returned, or raised."""
-        return _each(self._reopen_known, rows)
-
-    def _reopen_known(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
-        try:
-            return self.reopen(id, epoch)
-        except exceptions.NotFound as error:
-            return error
-
-    def revoke_many(self, rows: Sequence[tuple[str, int]]) -> list[bool | exceptions.LedgerFailure]:
-        """`revoke` each of these (id, epoch): what it returned, or raised."""
-        return _each(self.revoke, rows)
+    def revoke_many(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """`revoke` each of these (id, epoch)."""
+        return self._revoke(_checked(rows)) if rows else []
 
     @abc.abstractmethod
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]: ...
+
     def drop(self, id: str) -> None:
         """Remove the row in whatever state; fine when there is none."""
+        self.drop_many((id,))
 
     def drop_many(self, ids: Sequence[str]) -> None:
         """`drop` each of these; one that fails leaves those after it where they are."""
         for id in ids:
-            self.drop(id)
+            if not is_label(id):
+                check_id(id)
+        if ids:
+            self._drop(ids)
 
     @abc.abstractmethod
+    def _drop(self, ids: Sequence[str]) -> None: ...
+
+    # Calls of workers.
+
+    def claim(self, id: str, epoch: int, holder: str) -> Claim:
+        """Move the row from OPEN at exactly `epoch` to CLAIMED by `holder`, or say why not."""
+        if not (is_label(id) and is_label(holder)):
+            check_id(id)
+            check_holder(holder)
+        return self._claim(id, epoch, holder)
+
+    def _claim(self, id: str, epoch: int, holder: str) -> Claim:
+        while not self._try_claim(id, epoch, holder):
+            refused = refusal(self.state(id), epoch)
+            if refused is not None:
+                return refused
+            self._renew(holder)  # it was made since then, or the holder was forgotten
+        return Claim(GRANTED, epoch, None, holder)
+
+    def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
+        """Whether the row was OPEN at that epoch, and is the holder's, who has a beat."""
+        raise NotImplementedError
+
+    def renew(self, holder: str) -> None:
+        """The holder lives: a beat for all it holds."""
+        if not is_label(holder):
+            check_holder(holder)
+        self._renew(holder)
+
+    @abc.abstractmethod
+    def _renew(self, holder: str) -> None: ...
+
+    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
+        """Move the row from CLAIMED by `holder` at `epoch` to DONE with its result.
+
+        False, and nothing changes, when the row is not that (any more): the result must not be
+        used.
+        """
+        return _only(self.finish_many(holder, ((id, epoch, result),)))
+
+    def finish_many(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """`finish` each of these (id, epoch, result)."""
+        if not is_label(holder):
+            check_holder(holder)
+        return self._finish(holder, _checked(ended)) if ended else []
+
+    @abc.abstractmethod
+    def _finish(
+        self, holder: str, ended: Sequence[tuple[str, int, bytes]]
+    ) -> list[bool | exceptions.LedgerFailure]: ...
+
+    def release(self, id: str, epoch: int, holder: str) -> bool:
+        """Move the row from CLAIMED by `holder` at `epoch` back to OPEN: it was not started.
+
+        False, and nothing changes, when the row is not that (any more).
+        """
+        return self._release(check_id(id), epoch, check_holder(holder))
+
+    @abc.abstractmethod
+    def _release(self, id: str, epoch: int, holder: str) -> bool: ...
+
+    def claims(self, place: object, holder: str) -> object:
+        """What a transport at `place` needs to claim rows for `holder` while it takes messages;
+        None where it cannot."""
+        return None
+
+    # Looking.
+
+    def silence(self, holder: str) -> float | None:
+        """Seconds since the last `renew` of this holder (its first claim is one); None: never seen.
+
+        Measured on one clock, that of the ledger's place.
+        """
+        return _only(self.silences((holder,)))
+
+    def silences(self, holders: Sequence[str]) -> list[float | exceptions.LedgerFailure | None]:
+        """`silence` of each of these."""
+        return each_of(self._silence, [(check_holder(holder),) for holder in holders])
+
+    @abc.abstractmethod
+    def _silence(self, holder: str) -> float | None: ...
+
     def state(self, id: str) -> Row | None:
         """The row as it is now."""
+        return _only(self.states((id,)))
 
     def states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]:
-        """The rows of these ids: what `state` returned, or raised."""
-        return _each(self.state, [(id,) for id in ids])
+        """The rows of these ids."""
+        for id in ids:
+            check_id(id)
+        return self._states(ids) if ids else []
+
+    @abc.abstractmethod
+    def _states(self, ids: Sequence[str]) -> list[Row | exceptions.LedgerFailure | None]: ...
 
     @abc.abstractmethod
     def ids(self) -> set[str]:
@@ -281,6 +388,8 @@ class Ledger(abc.ABC):
 
         :raises ValueError: `limit` is not from 1 to `MOST_LISTED`.
         """
+
+    # Its end.
 
     @abc.abstractmethod
     def sweep(self, older_than: float, only_done: bool = False) -> int:
@@ -301,16 +410,24 @@ class Ledger(abc.ABC):
         count = self.sweep(max(result_ttl, SWEEP_EVERY), True)
         return count + self.sweep(max(result_ttl, STALE_AFTER))
 
-    def claims(self, place: object, holder: str) -> object:
-        """What a transport at `place` needs to claim rows for `holder` while it takes messages;
-        None where it cannot."""
-        return None
+    def sweep_when_due(self, result_ttl: float | None) -> None:
+        """`sweep_stale`, unless somebody did in the last `SWEEP_EVERY` seconds; that it cannot be
+        done is told in the log."""
+        try:
+            if self._is_sweep_due():
+                self.sweep_stale(result_ttl)
+        except (OSError, ValueError, exceptions.LedgerFailure) as error:  # nobody needs it today
+            LOG.warning("ledger %s cannot be swept: %s", self, error)
+
+    def _is_sweep_due(self) -> bool:
+        """Whether nobody swept for so long; who is told so does it now."""
+        return False
 
     def close(self) -> None:  # noqa: B027 - nothing to free is the usual case
         """Forget the holders of this process that hold nothing, free the rest; the rows stay."""
 
 
-def _each(
+def each_of(
     call: Callable[..., T], calls: Iterable[tuple[Any, ...]]
 ) -> list[T | exceptions.LedgerFailure]:
     """What each call returned; where the ledger failed that, for this one and those that follow: it
@@ -324,3 +441,22 @@ def _each(
             failed = error
             told.append(error)
     return told
+
+
+def _only(told: Sequence[T | exceptions.NotFound | exceptions.LedgerFailure]) -> T:
+    """What the only call returned, or raised."""
+    [found] = told
+    if isinstance(found, exceptions.NotFound | exceptions.LedgerFailure):
+        raise found
+    return found
+
+
+def _checked(rows: Sequence[R]) -> Sequence[R]:
+    """Rows that are told by their ids first.
+
+    :raises ValueError: an id can be no row's.
+    """
+    for row in rows:
+        if not is_label(row[0]):
+            check_id(row[0])
+    return rows

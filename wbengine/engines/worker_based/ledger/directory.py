@@ -28,7 +28,8 @@ from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.ledger.journal import NONE, Entry, Journal, Outcome, Table
 from wbengine.transports import _files
-from wbengine.transports._store import Taken, row_of
+from wbengine.transports._envelope import row_of
+from wbengine.transports.broker import Taken
 
 LOG = logging.getLogger(__name__)
 
@@ -69,14 +70,13 @@ class DirectoryLedger(base.Ledger):
         self._offset: float | None = None
         self._jumped = -math.inf
         _files.sweep_temp(temp)
-        self._sweep_stale(result_ttl)
+        self.sweep_when_due(result_ttl)
 
-    def _sweep_stale(self, result_ttl: float | None = base.STALE_AFTER) -> None:
-        try:
-            if _files.due(f"{self._root}/swept", base.SWEEP_EVERY):
-                self.sweep_stale(result_ttl)
-        except (OSError, ValueError, exceptions.LedgerFailure) as exc:  # nobody needs it today
-            LOG.warning("ledger %s cannot be swept: %s", self._root, exc)
+    def __str__(self) -> str:
+        return self._root
+
+    def _is_sweep_due(self) -> bool:
+        return _files.due(f"{self._root}/swept", base.SWEEP_EVERY)
 
     def _identity(self) -> str:
         path = f"{self._root}/id"
@@ -95,44 +95,74 @@ class DirectoryLedger(base.Ledger):
     def digest(self) -> str:
         return self._digest
 
+    # -- the engine
+
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._do([b"O %b %d;" % (id.encode(), epoch) for id, epoch in rows])
+
+    def _try_reopen(self, id: str, epoch: int) -> bool:
+        return bool(self._do([b"N %b %d;" % (id.encode(), epoch)])[0])
+
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        lines = [
+            b"R %b %b;" % (id.encode(), NONE if epoch is None else b"%d" % epoch)
+            for id, epoch in rows
+        ]
+        try:
+            return [*self._remove(lines)]
+        except exceptions.LedgerFailure as error:
+            return [error] * len(rows)
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        if not all(self._remove([b"D %b;" % id.encode() for id in ids])):
+            # Whoever dropped it before may have been killed before it was done with that.
+            wanted = set(ids)
+            with self._failures():
+                for name in os.listdir(self._results):
+                    if _id_of(name) in wanted and self.state(_id_of(name)) is None:
+                        _files.remove(f"{self._results}/{name}")
+
+    def _remove(self, lines: Sequence[bytes]) -> list[bool]:
+        """Do these steps, each of which may remove a row: whether it did."""
+        outcomes = self._do(lines)
+        with self._failures():
+            for gone in outcomes:
+                for name in gone.files if isinstance(gone, Entry) else ():
+                    path = f"{self._results}/{name.decode()}"
+                    with suppress(FileNotFoundError):
+                        self._spares.give(path, os.stat(path).st_size)
+        return [bool(gone) for gone in outcomes]
+
     # -- workers
 
-    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        told = self.claim_many(holder, ((id, epoch),))
-        with self._failures():
-            if not told:
-                raise self._full()
-            if isinstance(told[0], exceptions.LedgerFailure):
-                raise told[0]
-        return told[0]
+    def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        [told] = self.claim_many(holder, ((id, epoch),))
+        if isinstance(told, exceptions.LedgerFailure):
+            raise told
+        return told
 
     def claim_many(
         self, holder: str, rows: Sequence[tuple[str, int]]
     ) -> list[base.Claim | exceptions.LedgerFailure]:
-        """`claim` each of these (id, epoch): what it returned, or raised; fewer: there is no space
-        for more."""
-        by = _word(holder, "holder")
-        lines = [b"C %b %d %b;" % (_word(id), epoch, by) for id, epoch in rows]
+        """`claim` each of these (id, epoch): what it returned, or raised."""
+        lines = [b"C %b %d %b;" % (id.encode(), epoch, holder.encode()) for id, epoch in rows]
         if holder not in self._known_holders:
             self.renew(holder)
-        told: list[base.Claim | None] = []
         with self._failures(), self._journal.lock:
-            for (id, epoch), granted in zip(rows, self._journal.append(lines), strict=False):
-                if granted:
-                    told.append(base.Claim(base.GRANTED, epoch, None, holder))
-                else:
-                    entry = self._table.rows.get(id.encode())
-                    told.append(base.refusal(self._row(id, entry), epoch))
+            outcomes = self._journal.append(lines)
         if holder not in self._known_holders:  # forgotten after a long silence
             with suppress(exceptions.LedgerFailure):  # its next beat will
                 self.renew(holder)
-        return [
-            self._look_again(id, epoch) if claim is None or claim.verdict == base.DONE else claim
-            for (id, epoch), claim in zip(rows, told, strict=False)
+        told = [
+            base.Claim(base.GRANTED, epoch, None, holder) if done else self._refusal(id, epoch)
+            for (id, epoch), done in zip(rows, outcomes, strict=False)
         ]
+        return told + [self._full()] * (len(rows) - len(told))
 
-    def _look_again(self, id: str, epoch: int) -> base.Claim | exceptions.LedgerFailure:
-        """The same as it was, or what became of it since; with its result."""
+    def _refusal(self, id: str, epoch: int) -> base.Claim | exceptions.LedgerFailure:
+        """By the row as it was, or what became of it since."""
         try:
             return base.refusal(self.state(id), epoch) or base.Claim(base.MISSING, epoch)
         except exceptions.LedgerFailure as error:
@@ -141,10 +171,10 @@ class DirectoryLedger(base.Ledger):
     def claims(self, place: object, holder: str) -> Claims | None:
         if not isinstance(place, tuple):  # no folders
             return None
-        return Claims(self, base.check_id(holder, "holder"))
+        return Claims(self, base.check_holder(holder))
 
-    def renew(self, holder: str) -> None:
-        path = f"{self._beats}/{base.check_id(holder, 'holder')}"
+    def _renew(self, holder: str) -> None:
+        path = f"{self._beats}/{holder}"
         with self._failures():
             try:
                 os.utime(path)
@@ -158,9 +188,9 @@ class DirectoryLedger(base.Ledger):
         else:
             self._known_holders.discard(holder.decode())
 
-    def silence(self, holder: str) -> float | None:
+    def _silence(self, holder: str) -> float | None:
         try:
-            changed = os.stat(f"{self._beats}/{base.check_id(holder, 'holder')}").st_mtime
+            changed = os.stat(f"{self._beats}/{holder}").st_mtime
         except FileNotFoundError:
             return None
         return min(max(0.0, self._now() - changed), time.monotonic() - self._jumped)
@@ -178,43 +208,36 @@ class DirectoryLedger(base.Ledger):
         self._offset = offset
         return now
 
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        (told,) = self.finish_many(holder, ((id, epoch, result),))
-        if isinstance(told, exceptions.LedgerFailure):
-            raise told
-        return told
-
-    def finish_many(
+    def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        by = _word(holder, "holder")
+        by = holder.encode()
         told: list[bool | exceptions.LedgerFailure] = []
         try:
+            files = self._write_results(by, ended)
+            lines = [
+                b"G %b %d %b %b;" % (id.encode(), epoch, by, files[number])
+                if number in files
+                else b"F %b %d %b %d %b;" % (id.encode(), epoch, by, len(result), result)
+                for number, (id, epoch, result) in enumerate(ended)
+            ]
             with self._failures():
-                files = self._write_results(by, ended)
                 with self._journal.lock:
-                    lines = [
-                        b"G %b %d %b %b;" % (_word(id), epoch, by, files[number])
-                        if number in files
-                        else b"F %b %d %b %d %b;" % (_word(id), epoch, by, len(result), result)
-                        for number, (id, epoch, result) in enumerate(ended)
-                    ]
                     told += [bool(done) for done in self._journal.append(lines)]
                 for number, name in files.items():
                     if number < len(told) and not told[number]:
                         _files.remove(f"{self._results}/{name.decode()}")
-                if len(told) < len(ended):
-                    raise self._full()
-        except exceptions.LedgerFailure as error:
-            told += [error] * (len(ended) - len(told))
-        return told
+            error = self._full()
+        except exceptions.LedgerFailure as failure:
+            error = failure
+        return told + [error] * (len(ended) - len(told))
 
     def _write_results(
         self, by: bytes, ended: Sequence[tuple[str, int, bytes]]
     ) -> dict[int, bytes]:
         """Write what is too large for a line; the names by their place in `ended`."""
         files = {
-            number: b"%b.%d.%b" % (_word(id), epoch, _files.unique().encode())
+            number: b"%b.%d.%b" % (id.encode(), epoch, _files.unique().encode())
             for number, (id, epoch, result) in enumerate(ended)
             if len(result) > _INLINE or b"\n" in result
         }
@@ -223,78 +246,23 @@ class DirectoryLedger(base.Ledger):
         lines = []
         for number, name in files.items():
             id, epoch, _ = ended[number]
-            lines.append(b"I %b %d %b %b;" % (_word(id), epoch, by, name))
-        with self._journal.lock:
-            admitted = self._do_all(lines)
-        for (number, name), good in zip(files.items(), admitted, strict=True):
-            if good:
-                self._spares.place(ended[number][2], f"{self._results}/{name.decode()}")
+            lines.append(b"I %b %d %b %b;" % (id.encode(), epoch, by, name))
+        with self._failures():
+            for (number, name), good in zip(files.items(), self._do(lines), strict=True):
+                if good:
+                    self._spares.place(ended[number][2], f"{self._results}/{name.decode()}")
         return files
 
-    def release(self, id: str, epoch: int, holder: str) -> bool:
-        line = b"B %b %d %b;" % (_word(id), epoch, _word(holder, "holder"))
-        with self._failures(), self._journal.lock:
-            return bool(self._do(line))
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
+        return bool(self._do([b"B %b %d %b;" % (id.encode(), epoch, holder.encode())])[0])
 
-    # -- the engine
+    # -- looking
 
-    def open(self, id: str, epoch: int) -> None:
-        self.open_many(((id, epoch),))
+    def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
+        return base.each_of(self._state, [(id,) for id in ids])
 
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        lines = [b"O %b %d;" % (_word(id), epoch) for id, epoch in rows]
-        if lines:
-            with self._failures(), self._journal.lock:
-                self._do_all(lines)
-
-    def reopen(self, id: str, epoch: int) -> bytes | None:
-        line = b"N %b %d;" % (_word(id), epoch)
-        with self._failures():
-            while True:
-                with self._journal.lock:
-                    if self._do(line):
-                        return None
-                row = self.state(id)
-                if row is None:
-                    raise exceptions.NotFound(f"request {id} has no row in ledger {self._root}")
-                if row.state == base.ROW_DONE:
-                    return row.result
-                if row.epoch >= epoch:
-                    return None
-                # It was made anew in between: look again.
-
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
-        until = NONE if epoch is None else b"%d" % epoch
-        return self._remove([id], [b"R %b %b;" % (_word(id), until)]) > 0
-
-    def drop(self, id: str) -> None:
-        self.drop_many((id,))
-
-    def drop_many(self, ids: Sequence[str]) -> None:
-        lines = [b"D %b;" % _word(id) for id in ids]
-        if lines and self._remove(ids, lines) < len(lines):
-            # Whoever dropped it before may have been killed before it was done with that.
-            wanted = set(ids)
-            with self._failures():
-                for name in os.listdir(self._results):
-                    if _id_of(name) in wanted and self.state(_id_of(name)) is None:
-                        _files.remove(f"{self._results}/{name}")
-
-    def _remove(self, ids: Iterable[str], lines: list[bytes]) -> int:
-        """Do these steps, each of which may remove the row of an id; how many did."""
-        count = 0
-        with self._failures():
-            with self._journal.lock:
-                outcomes = self._do_all(lines)
-            for gone in outcomes:
-                if isinstance(gone, Entry):
-                    count += 1
-                    for name in gone.files:
-                        self._recycle(f"{self._results}/{name.decode()}")
-        return count
-
-    def state(self, id: str) -> base.Row | None:
-        key = _word(id)
+    def _state(self, id: str) -> base.Row | None:
+        key = id.encode()
         with self._failures():
             while True:
                 with self._journal.lock:
@@ -352,7 +320,7 @@ class DirectoryLedger(base.Ledger):
                 for id, epoch, state, holder in old
                 if holder is None or self._is_silent(holder.decode(), older_than)
             ]
-            count = self._remove([], lines) if lines else 0
+            count = sum(self._remove(lines)) if lines else 0
             if not only_done:
                 self._forget(
                     holder
@@ -374,8 +342,7 @@ class DirectoryLedger(base.Ledger):
         """Remove the beats of those who hold nothing."""
         names = list(holders)
         if names:
-            with self._journal.lock:
-                outcomes = self._do_all([b"H %b;" % name.encode() for name in names])
+            outcomes = self._do([b"H %b;" % name.encode() for name in names])
             for name, forgotten in zip(names, outcomes, strict=True):
                 if forgotten:
                     _files.remove(f"{self._beats}/{name}")
@@ -383,7 +350,7 @@ class DirectoryLedger(base.Ledger):
     def close(self) -> None:
         try:
             self._forget(tuple(self._known_holders))
-        except OSError:  # swept one day
+        except (OSError, exceptions.LedgerFailure):  # swept one day
             pass
         self._known_holders.clear()
         with self._journal.lock:
@@ -394,18 +361,16 @@ class DirectoryLedger(base.Ledger):
 
     # -- below
 
-    def _do(self, line: bytes) -> Outcome:
-        return self._do_all((line,))[0]
-
-    def _do_all(self, lines: Sequence[bytes]) -> list[Outcome]:
-        """Append these lines: what each did.  The journal's lock is held."""
-        outcomes = self._journal.append(lines)
+    def _do(self, lines: Sequence[bytes]) -> list[Outcome]:
+        """Append these lines: what each did."""
+        with self._failures(), self._journal.lock:
+            outcomes = self._journal.append(lines)
         if len(outcomes) < len(lines):
             raise self._full()
         return outcomes
 
-    def _full(self) -> OSError:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._root)
+    def _full(self) -> exceptions.LedgerFailure:
+        return exceptions.LedgerFailure(f"ledger {self._root}: {os.strerror(errno.ENOSPC)}")
 
     def _row(self, id: str, entry: Entry | None) -> base.Row | None:
         """The row as it is in the journal, the lock of which is held."""
@@ -416,12 +381,6 @@ class DirectoryLedger(base.Ledger):
             result = self._journal.read(entry.start, entry.size)
         holder = None if entry.holder is None else entry.holder.decode()
         return base.Row(id, entry.epoch, _STATES[entry.state], holder, result)
-
-    def _recycle(self, path: str) -> None:
-        try:
-            self._spares.give(path, os.stat(path).st_size)
-        except FileNotFoundError:
-            pass
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -512,7 +471,3 @@ def _listed(id: str, row: Entry, now: float) -> base.Listed:
 def _id_of(name: str) -> str:
     """Of the file of a result."""
     return name.rsplit(".", 2)[0]
-
-
-def _word(name: str, kind: str = "request id") -> bytes:
-    return base.check_id(name, kind).encode()

@@ -1,6 +1,6 @@
 """What a ledger in Redis does in the server: each of these is one step.
 
-The keys are told in `transports._claim_scripts`.  A server without memory refuses the first write
+The keys are told in `transports._redis_scripts`.  A server without memory refuses the first write
 of a script that needs some, and no later one: to `open` a row is refused, what ends one is not.
 """
 
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from wbengine.transports import _claim_scripts
+from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Script
 
+#: row(id) -> epoch, state, holder, result, milliseconds that its engine keeps it
+#: is_held_by(holder, there, epoch): so can be who had a row that the server forgot
 _HEAD: Final = """
 local P = KEYS[1]
 local call = redis.call
@@ -18,37 +20,44 @@ local function now()
   local t = call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
+""" + _redis_scripts.LEDGER + """
 local function row(id)
-  local there = call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd')
+  local there = call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd', 't', 'l')
+  local life = table.remove(there)
   if there[3] == '' then there[3] = false end
+  if there[2] == 'open' and is_forgotten(life) then there[2], there[3] = 'claimed', FORGOTTEN end
   return there
+end
+local function is_held_by(holder, there, epoch)
+  return there[1] == epoch and there[2] == 'claimed'
+    and (there[3] == holder or there[3] == FORGOTTEN)
 end
 local function remove(id, holder)
   call('DEL', P .. 'r:' .. id)
   call('ZREM', P .. 'rows', id)
   if holder then call('SREM', P .. 'held:' .. holder, id) end
 end
-"""
-
-#: Seconds after which nobody remembers a ledger, or who used it, that is not used.
-_KEPT_FOR: Final = 30 * 24 * 3600
+"""  # fmt: skip
 
 #: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
-#: given if the server lost it
-_HERE: Final = f"local LEDGER_TTL = {_KEPT_FOR * 1000}" + """
+#: given if the server lost it; count of claims
+_HERE: Final = """
 local function here(digest, user, t, seldom)
-  local id = call('GET', P .. 'ledger')
+  local id, count = ledger()[1], ledger()[5]
   if not id then
     call('SET', P .. 'ledger', digest)
     id = digest
   end
   -- What is said for each request is noted now and then.
-  if not seldom and t % 50 > 0 and call('ZSCORE', P .. 'users', user) then return id end
-  call('ZADD', P .. 'users', t, user)
-  for _, key in ipairs({'ledger', 'users', 'beats'}) do call('PEXPIRE', P .. key, LEDGER_TTL) end
-  return id
+  if seldom or t % 50 == 0 or not call('ZSCORE', P .. 'users', user) then
+    call('ZADD', P .. 'users', t, user)
+    for _, key in ipairs({'ledger', 'server', 'users', 'beats', 'rows'}) do
+      call('PEXPIRE', P .. key, LEDGER_TTL)
+    end
+  end
+  return {id, count or 0}
 end
-"""  # fmt: skip
+"""
 
 #: Seconds in which what was sent arrives, if ever.
 _LATEST: Final = 3600
@@ -58,20 +67,25 @@ _IN_TIME: Final = """
 if tonumber(call('GET', P .. 'fence:' .. ARGV[1]) or 0) > tonumber(ARGV[2]) then return false end
 """
 
-#: (digest if there is none, user) -> digest
+#: (digest if there is none, user) -> digest, count of claims
 BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (user, his last fence, digest, 1: also in place of OPEN rows at older epochs, (id, epoch)...)
-#: -> digest; None: too late
+#: (user, his last fence, digest, 1: also in place of OPEN rows at older epochs, milliseconds that
+#: results are kept, (id, epoch)...)
+#: -> digest, count of claims; None: too late
 OPEN: Final = Script(_HEAD + _HERE + _IN_TIME + """
-local t, new = now(), {}
-for i = 5, #ARGV, 2 do
+local t, new, ttl = now(), {}, tonumber(ARGV[5]) or math.huge
+for i = 6, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
   local there = row(id)
   if not there[1]
     or (ARGV[4] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
   then
-    call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open')
+    call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open', 'l', ledger()[2] or 0)
+    if ttl < ROW_TTL then call('HSET', P .. 'r:' .. id, 't', ARGV[5]) end
+    if ttl < math.huge then
+      call('PEXPIRE', P .. 'r:' .. id, string.format('%.0f', math.max(ttl, ROW_TTL)))
+    end
     new[#new + 1] = t
     new[#new + 1] = id
   end
@@ -82,26 +96,39 @@ return here(ARGV[3], ARGV[1], t)
 
 #: (user, number): what he sent before this, and comes after it, makes no row, and lets go of none
 FENCE: Final = Script(_HEAD + f"local LATEST = {_LATEST * 1000}" + """
-call('PERSIST', P .. 'rows')
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local fence = P .. 'fence:' .. ARGV[1]
 if tonumber(call('GET', fence) or 0) < tonumber(ARGV[2]) then
   call('SET', fence, ARGV[2], 'PX', LATEST)
 end
 """)  # fmt: skip
 
-#: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result
-CLAIM: Final = Script(_HEAD + _claim_scripts.CLAIM + """
-call('PERSIST', P .. 'rows')
+#: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result, count of claims
+CLAIM: Final = Script(_HEAD + _redis_scripts.CLAIM + """
+local t = now()
+if is_held(t) then
+  return redis.error_reply('WAIT it has just started, and finds out whether it was set back')
+end
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local said = claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-if said[1] == 'GRANTED' then call('ZADD', P .. 'beats', now(), ARGV[3]) end
+if said[1] == 'GRANTED' then
+  call('ZADD', P .. 'beats', t, ARGV[3])
+  said[5] = call('HINCRBY', P .. 'server', 'count', 1)
+end
 return said
 """)  # fmt: skip
 
-#: (digest, user, holder) -> digest
+#: (digest, user, holder) -> digest, count of claims
 RENEW: Final = Script(_HEAD + _HERE + """
-call('PERSIST', P .. 'rows')
-local t = now()
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
+local t, held = now(), P .. 'held:' .. ARGV[3]
 call('ZADD', P .. 'beats', t, ARGV[3])
+-- What runs for days is still there when it ends.
+local one = call('SRANDMEMBER', held)
+local left = one and call('PTTL', P .. 'r:' .. one) or -1
+if left >= 0 and left < ROW_TTL / 2 then
+  for _, id in ipairs(call('SMEMBERS', held)) do prolong(id) end
+end
 return here(ARGV[1], ARGV[2], t, true)
 """)  # fmt: skip
 
@@ -111,16 +138,15 @@ local beat = call('ZSCORE', P .. 'beats', ARGV[1])
 return beat and now() - beat
 """)  # fmt: skip
 
-#: (holder, (id, epoch, result)...) -> for each 1 if it was his
+#: (holder, milliseconds that results are kept, (id, epoch, result)...) -> for each 1 if it was his
 FINISH: Final = Script(_HEAD + """
 local t, holder, done, his, ended, seen = now(), ARGV[1], {}, {}, {}, {}
-for i = 2, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   local id, there = ARGV[i], row(ARGV[i])
-  local held = there[1] == ARGV[i + 1] and there[2] == 'claimed' and there[3] == holder
-    and not seen[id]
+  local held = is_held_by(holder, there, ARGV[i + 1]) and not seen[id]
   done[#done + 1] = held and 1 or 0
   if held then
-    seen[id] = true
+    seen[id] = there
     his[#his + 1] = id
     ended[#ended + 1] = t
     ended[#ended + 1] = id
@@ -128,29 +154,33 @@ for i = 2, #ARGV, 3 do
 end
 if #his == 0 then return done end
 call('SREM', P .. 'held:' .. holder, unpack(his))
-for i = 2, #ARGV, 3 do
-  if done[(i + 1) / 3] == 1 then
-    call('HSET', P .. 'r:' .. ARGV[i], 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
+local gone = {}
+for i = 3, #ARGV, 3 do
+  if done[i / 3] == 1 then
+    local id = ARGV[i]
+    call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
+    if is_gone_when_done(id, seen[id][5], ARGV[2]) then gone[#gone + 1] = id end
   end
 end
 call('ZADD', P .. 'rows', unpack(ended))
+if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 return done
 """)  # fmt: skip
 
 #: (user, his last fence, id, epoch, holder) -> 1 if it was his; None: too late
-RELEASE: Final = Script(_HEAD + _claim_scripts.UNCLAIM + _IN_TIME + """
+RELEASE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _IN_TIME + """
 local id, there = ARGV[3], row(ARGV[3])
-if there[1] ~= ARGV[4] or there[2] ~= 'claimed' or there[3] ~= ARGV[5] then return 0 end
-call('PERSIST', P .. 'rows')
+if not is_held_by(ARGV[5], there, ARGV[4]) then return 0 end
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 unclaim(id, ARGV[5], now())
 return 1
 """)  # fmt: skip
 
 #: (id, epoch, holder, name of a claim): it is taken back, and not granted should it come later
-DENY: Final = Script(_HEAD + _claim_scripts.UNCLAIM + """
+DENY: Final = Script(_HEAD + _redis_scripts.UNCLAIM + """
 local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
 if there[1] ~= ARGV[2] then return end
-call('PERSIST', P .. 'rows')
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local r = P .. 'r:' .. id
 if there[2] == 'claimed' and call('HGET', r, 'k') == name then
   unclaim(id, ARGV[3], now())
@@ -165,25 +195,29 @@ local id, there = ARGV[1], row(ARGV[1])
 if not there[1] then return false end
 if there[2] == 'done' then return {there[4]} end
 if tonumber(there[1]) < tonumber(ARGV[2]) then
-  call('PERSIST', P .. 'rows')
-  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '')
+  call('PEXPIRE', P .. 'rows', LEDGER_TTL)
+  call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
+  prolong(id)
   if there[3] then call('SREM', P .. 'held:' .. there[3], id) end
   call('ZADD', P .. 'rows', now(), id)
 end
 return 1
 """)  # fmt: skip
 
-#: ((id, epoch or '')...) -> for each 1 if it was removed
+#: ((id, epoch or '')...) -> for each 1 if it was removed; count of claims, if one was
 REVOKE: Final = Script(_HEAD + """
-local done = {}
+local done, revoked = {}, 0
 for i = 1, #ARGV, 2 do
   local there, epoch = row(ARGV[i]), ARGV[i + 1]
   local theirs = epoch ~= '' and there[1] and tonumber(there[1]) > tonumber(epoch)
   local mine = there[2] == 'open' and not theirs
-  if mine then remove(ARGV[i], false) end
+  if mine then
+    remove(ARGV[i], false)
+    revoked = revoked + 1
+  end
   done[#done + 1] = mine and 1 or 0
 end
-return done
+return {done, revoked > 0 and call('HINCRBY', P .. 'server', 'count', revoked)}
 """)  # fmt: skip
 
 #: (id...)
@@ -201,7 +235,7 @@ call('ZREM', P .. 'rows', unpack(ARGV))
 #: (id...) -> for each epoch, state, holder, result
 STATE: Final = Script(_HEAD + """
 local rows = {}
-for i, id in ipairs(ARGV) do rows[i] = row(id) end
+for i, id in ipairs(ARGV) do rows[i] = {unpack(row(id), 1, 4)} end
 return rows
 """)  # fmt: skip
 
@@ -283,6 +317,6 @@ for i = 2, #ARGV do
 end
 call('ZREM', P .. 'users', ARGV[1])
 if call('EXISTS', P .. 'users', P .. 'rows') == 0 then
-  call('DEL', P .. 'ledger', P .. 'beats', P .. 'swept')
+  call('DEL', P .. 'ledger', P .. 'server', P .. 'beats', P .. 'swept')
 end
 """)  # fmt: skip

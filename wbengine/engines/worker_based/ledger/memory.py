@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 
-from wbengine import _clock, _names, exceptions
+from wbengine import _clock, exceptions
 from wbengine.engines.worker_based.ledger import base
 
 
@@ -27,47 +27,57 @@ class MemoryLedger(base.Ledger):
     def digest(self) -> str:
         return self._digest
 
-    def open(self, id: str, epoch: int) -> None:
-        self.open_many(((id, epoch),))
-
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        for id, _ in rows:
-            if not _names.is_label(id):
-                _names.check_label("request id", id)
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
         with self._lock:
             for id, epoch in rows:
                 if id not in self._rows:
                     self._put(base.Row(id, epoch, base.ROW_OPEN))
 
-    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        if not _names.is_label(holder):
-            _names.check_label("holder", holder)
+    def _try_reopen(self, id: str, epoch: int) -> bool:
         with self._lock:
             row = self._rows.get(id)
-            free = row == base.Row(id, epoch, base.ROW_OPEN)
-            refused = None if free else base.refusal(row, epoch)
-            if refused is not None:
-                return refused
+            if row is None or row.state == base.ROW_DONE or row.epoch >= epoch:
+                return False
+            self._put(base.Row(id, epoch, base.ROW_OPEN))
+            return True
+
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        with self._lock:
+            return [self._revoke_one(*row) for row in rows]
+
+    def _revoke_one(self, id: str, epoch: int | None) -> bool:
+        row = self._rows.get(id)
+        if row is None or row.state != base.ROW_OPEN or (epoch is not None and row.epoch > epoch):
+            return False
+        self._remove(id)
+        return True
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        with self._lock:
+            for id in ids:
+                self._remove(id)
+
+    def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
+        with self._lock:
+            row = self._rows.get(id)
+            if row != base.Row(id, epoch, base.ROW_OPEN):
+                return base.refusal(row, epoch) or base.Claim(base.MISSING, epoch)
             self._put(base.Row(id, epoch, base.ROW_CLAIMED, holder))
             self._beats.setdefault(holder, self._changed[id])
             return base.Claim(base.GRANTED, epoch, None, holder)
 
-    def renew(self, holder: str) -> None:
-        if not _names.is_label(holder):
-            _names.check_label("holder", holder)
+    def _renew(self, holder: str) -> None:
         with self._lock:
             self._beats[holder] = self._clock.monotonic()
 
-    def silence(self, holder: str) -> float | None:
+    def _silence(self, holder: str) -> float | None:
         with self._lock:
             beat = self._beats.get(holder)
             return None if beat is None else self._clock.monotonic() - beat
 
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        (good,) = self.finish_many(holder, ((id, epoch, result),))
-        return good is True
-
-    def finish_many(
+    def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
         told: list[bool | exceptions.LedgerFailure] = []
@@ -79,46 +89,16 @@ class MemoryLedger(base.Ledger):
                 told.append(good)
         return told
 
-    def release(self, id: str, epoch: int, holder: str) -> bool:
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
         with self._lock:
             if self._rows.get(id) != base.Row(id, epoch, base.ROW_CLAIMED, holder):
                 return False
             self._put(base.Row(id, epoch, base.ROW_OPEN))
             return True
 
-    def reopen(self, id: str, epoch: int) -> bytes | None:
+    def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         with self._lock:
-            row = self._rows.get(id)
-            if row is None:
-                raise exceptions.NotFound(f"request {id} has no row in ledger {self._digest}")
-            if row.state == base.ROW_DONE:
-                return row.result
-            if row.epoch < epoch:
-                self._put(base.Row(id, epoch, base.ROW_OPEN))
-            return None
-
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
-        with self._lock:
-            row = self._rows.get(id)
-            if row is None or row.state != base.ROW_OPEN:
-                return False
-            if epoch is not None and row.epoch > epoch:
-                return False
-            self._remove(id)
-            return True
-
-    def drop(self, id: str) -> None:
-        with self._lock:
-            self._remove(id)
-
-    def drop_many(self, ids: Sequence[str]) -> None:
-        with self._lock:
-            for id in ids:
-                self._remove(id)
-
-    def state(self, id: str) -> base.Row | None:
-        with self._lock:
-            return self._rows.get(id)
+            return [self._rows.get(id) for id in ids]
 
     def ids(self) -> set[str]:
         with self._lock:

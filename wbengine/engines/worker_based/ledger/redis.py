@@ -6,6 +6,11 @@ What a server without an append-only file forgets when it ends counts as missing
 A call whose connection was lost is made once more, at once, and knows its own first attempt by what
 it finds.  A claim of which nobody knows whether it was granted is taken back with the next call.
 
+A server that ends may come back *older than it was*: from a snapshot, or without its last second.
+Each connection begins with what this process knows of the ledger (`ARRIVE`).  Once it is known that
+a server was set back, a row that is OPEN from before may be of a request that ran: it is held by
+nobody who lives (`FORGOTTEN`), as if a worker was lost with it, and its worker can still end it.
+
 What got no answer may be done later than what follows it, on another connection.  So the call after
 one that was to make a row, or to let go of one, puts up a *fence* first: whatever did so before
 that, and comes after it, does nothing.  And who takes a claim back names it: it is not granted when
@@ -27,7 +32,8 @@ from typing import Any, Final
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
 from wbengine.engines.worker_based.ledger import ledger_scripts as steps
-from wbengine.transports._redis_link import Place, Pool, Script, portions
+from wbengine.transports import _redis_scripts
+from wbengine.transports._redis_link import Link, Place, Pool, Script, portions
 
 LOG = logging.getLogger(__name__)
 
@@ -72,9 +78,16 @@ class RedisLedger(base.Ledger):
         consumes: bool = False,
     ) -> None:
         self.place = place
+        #: How many milliseconds results stay, as scripts are told; '': for ever.
+        self.ttl: int | str = "" if result_ttl is None else int(result_ttl * 1000)
         self._shown = f"ledger {place.shown}"
         patient = place.hurried(_ANSWER, _CONNECTION)
-        self._pool = Pool(patient, exceptions.LedgerFailure, self._shown)
+        self._pool = Pool(patient, exceptions.LedgerFailure, self._shown, self.greet)
+        # Which process the server was when it was heard last, and its count of claims then.
+        self._run_id, self._count = "", 0
+        # The life of the server before which rows were lost, or may have been.
+        self._kept_since = 0
+        self._counting = threading.Lock()
         #: What it is to the server.
         self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
         self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
@@ -93,7 +106,7 @@ class RedisLedger(base.Ledger):
             for script, args in _inherited.pop(place, ()):
                 self._owe(script, *args)
             self._look_at_server()
-            self._sweep_stale(result_ttl)
+            self.sweep_when_due(result_ttl)
         except BaseException:
             self._pool.close()
             raise
@@ -102,19 +115,51 @@ class RedisLedger(base.Ledger):
     def digest(self) -> str:
         return self._digest
 
+    @property
+    def identity(self) -> str:
+        return f"{self._digest}@{self._kept_since}" if self._kept_since else self._digest
+
     def restore(self) -> None:
         """See that it is in the server, which may have lost it."""
         self._keep(self._run(steps.BEGIN, self._digest, self.user))
 
-    def _keep(self, found: tuple[bytes, bool]) -> None:
+    def _keep(self, found: tuple[tuple[bytes, Any], bool]) -> None:
         """What the server says that this ledger is."""
-        self._digest = found[0].decode()
+        (digest, count), _ = found
+        self._digest = digest.decode()
+        self._note_count(count)
+
+    def greet(self, link: Link) -> None:
+        """Tell a server on a new connection what is known here, so that one that knows less
+        notices."""
+        run_id, count, life, kept_since = link.run(_redis_scripts.ARRIVE, self._run_id, self._count)
+        with self._counting:
+            before, self._run_id, heard = self._run_id, run_id.decode(), int(count or 0)
+            # Others may have heard more since it was asked.
+            self._count = max(self._count, heard) if before == self._run_id else heard
+            self._kept_since = int(kept_since)
+        if life == kept_since and before not in ("", self._run_id):
+            LOG.warning(
+                "%s came back older than it was, or may have: requests that waited in it may have"
+                " run, and count as lost with their worker",
+                self._shown,
+            )
+
+    def _note_count(self, count: Any) -> None:
+        with self._counting:
+            self._count = max(self._count, int(count))
+
+    def read(self, said: Sequence[Any]) -> base.Claim:
+        """What the server said to a claim."""
+        if len(said) > 4:
+            self._note_count(said[4])
+        verdict: base.Verdict = said[0].decode()
+        result = said[3] if verdict == base.DONE else None
+        return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
 
     # -- workers
 
-    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        base.check_id(id)
-        base.check_id(holder, "holder")
+    def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
         name = next(self._names)
         try:
@@ -122,44 +167,35 @@ class RedisLedger(base.Ledger):
         except exceptions.LedgerFailure:
             self._owe(steps.DENY, id, epoch, holder, name)  # it may have been granted
             raise
-        return _read(said)
+        return self.read(said)
 
     def claims(self, place: object, holder: str) -> Claims | None:
         if place != self.place:
             return None
-        self._holders.add(base.check_id(holder, "holder"))
+        self._holders.add(base.check_holder(holder))
         return Claims(self, holder)
 
-    def renew(self, holder: str) -> None:
-        self._holders.add(base.check_id(holder, "holder"))
+    def _renew(self, holder: str) -> None:
+        self._holders.add(holder)
         self._keep(self._run(steps.RENEW, self._digest, self.user, holder))
 
-    def silence(self, holder: str) -> float | None:
+    def _silence(self, holder: str) -> float | None:
         """As it is promised; no longer than the server can be reached: nobody could renew."""
-        silent, _ = self._run(steps.SILENCE, base.check_id(holder, "holder"))
+        silent, _ = self._run(steps.SILENCE, holder)
         if silent is None:
             return None
         return min(max(0.0, int(silent) / 1000), time.monotonic() - self._pool.lost_at)
 
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        """As it is promised; where the server is away, the result is stored as soon as it is there
-        again, should nobody have taken the row from its holder."""
-        [told] = self.finish_many(holder, [(id, epoch, result)])
-        if isinstance(told, exceptions.LedgerFailure):
-            raise told
-        return told
-
-    def finish_many(
+    def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """As `finish`, in one step."""
-        for id, _, _ in ended:
-            base.check_id(id)
+        """As it is promised; where the server is away, the result is stored as soon as it is there
+        again, should nobody have taken the row from its holder."""
         try:
-            told, again = self._run(steps.FINISH, holder, *chain.from_iterable(ended))
+            told, again = self._run(steps.FINISH, holder, self.ttl, *chain.from_iterable(ended))
         except exceptions.LedgerFailure as error:
             for one in ended:
-                self._owe(steps.FINISH, holder, *one)
+                self._owe(steps.FINISH, holder, self.ttl, *one)
             return [error] * len(ended)
         if not again:
             return [bool(done) for done in told]
@@ -168,8 +204,7 @@ class RedisLedger(base.Ledger):
     def _is_done(self, id: str, epoch: int, result: bytes) -> bool:
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
-    def release(self, id: str, epoch: int, holder: str) -> bool:
-        base.check_id(id)
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
         done, again = self._run_in_time(steps.RELEASE, id, epoch, holder)
         if again and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
@@ -177,44 +212,32 @@ class RedisLedger(base.Ledger):
 
     # -- the engine
 
-    def open(self, id: str, epoch: int) -> None:
-        self._open(0, id, epoch)
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._make(0, rows)
 
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """In one step, unless there are very many."""
+    def _offer(self, rows: Sequence[tuple[str, int]]) -> None:
+        self._make(1, rows)
+
+    def _make(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
         for some in portions(rows):
-            self._open(0, *(told for row in some for told in row))
+            told = chain.from_iterable(some)
+            self._keep(self._run_in_time(steps.OPEN, self._digest, replace, self.ttl, *told))
 
-    def offer(self, id: str, epoch: int) -> None:
-        self._open(1, id, epoch)
-
-    def offer_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        """In one step, unless there are very many."""
-        for some in portions(rows):
-            self._open(1, *(told for row in some for told in row))
-
-    def _open(self, replace: int, *rows: str | int) -> None:
-        for id in rows[::2]:
-            base.check_id(str(id))
-        self._keep(self._run_in_time(steps.OPEN, self._digest, replace, *rows))
-
-    def reopen(self, id: str, epoch: int) -> bytes | None:
-        found, _ = self._run(steps.REOPEN, base.check_id(id), epoch)
+    def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
+        found, _ = self._run(steps.REOPEN, id, epoch)
         if found is None:
-            raise exceptions.NotFound(f"request {id} has no row in {self._shown}")
+            return exceptions.NotFound(f"request {id} has no row in {self._shown}")
         return None if isinstance(found, int) else bytes(found[0] or b"")
 
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
-        [gone], again = self._run(steps.REVOKE, base.check_id(id), "" if epoch is None else epoch)
-        return bool(gone) or (again and self.state(id) is None)
-
-    def revoke_many(self, rows: Sequence[tuple[str, int]]) -> list[bool | exceptions.LedgerFailure]:
-        """As `revoke`, in one step, unless there are very many."""
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]:
         told: list[bool | exceptions.LedgerFailure] = []
         try:
             for some in portions(rows):
-                args = (arg for id, epoch in some for arg in (base.check_id(id), epoch))
-                gone, again = self._run(steps.REVOKE, *args)
+                args = (arg for id, epoch in some for arg in (id, "" if epoch is None else epoch))
+                (gone, count), again = self._run(steps.REVOKE, *args)
+                self._note_count(count or 0)
                 told += [
                     bool(done) or (again and self.state(id) is None)
                     for (id, _), done in zip(some, gone, strict=True)
@@ -223,14 +246,8 @@ class RedisLedger(base.Ledger):
             told += [error] * (len(rows) - len(told))
         return told
 
-    def drop(self, id: str) -> None:
+    def _drop(self, ids: Sequence[str]) -> None:
         """As it is promised; where the server is away, as soon as it is there again."""
-        self.drop_many((id,))
-
-    def drop_many(self, ids: Sequence[str]) -> None:
-        """As `drop`, in one step."""
-        for id in ids:
-            base.check_id(id)
         for some in portions(ids):
             try:
                 self._run(steps.DROP, *some)
@@ -238,16 +255,11 @@ class RedisLedger(base.Ledger):
                 LOG.debug("%d rows are dropped later: %s", len(some), error)
                 self._owe(steps.DROP, *some)
 
-    def state(self, id: str) -> base.Row | None:
-        [found], _ = self._run(steps.STATE, base.check_id(id))
-        return _row(id, *found)
-
-    def states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
-        """As `state`, in one step, unless there are very many."""
+    def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         told: list[base.Row | exceptions.LedgerFailure | None] = []
         try:
             for some in portions(ids):
-                found, _ = self._run(steps.STATE, *map(base.check_id, some))
+                found, _ = self._run(steps.STATE, *some)
                 told += [_row(id, *row) for id, row in zip(some, found, strict=True)]
         except exceptions.LedgerFailure as error:
             told += [error] * (len(ids) - len(told))
@@ -364,7 +376,14 @@ class RedisLedger(base.Ledger):
         """Since when it runs, and whether what is in it outlives it."""
         try:
             told = self._pool.call("INFO").decode(errors="replace")
-        except exceptions.LedgerFailure:  # who may not ask is not told
+        except exceptions.LedgerFailure as error:
+            if self.place.shown not in _warned:
+                _warned.add(self.place.shown)
+                LOG.warning(
+                    "%s; let its user run INFO: without that it is not noticed if it comes back"
+                    " older than it was, and requests may run twice",
+                    error,
+                )
             return
         lines = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
         if lines.get("uptime_in_seconds", "").isdecimal():
@@ -378,12 +397,11 @@ class RedisLedger(base.Ledger):
                 self._shown,
             )
 
-    def _sweep_stale(self, result_ttl: float | None) -> None:
-        try:
-            if self._run(steps.DUE, int(base.SWEEP_EVERY * 1000))[0]:
-                self.sweep_stale(result_ttl)
-        except exceptions.LedgerFailure as error:  # nobody needs it today
-            LOG.warning("%s cannot be swept: %s", self._shown, error)
+    def __str__(self) -> str:
+        return self.place.shown
+
+    def _is_sweep_due(self) -> bool:
+        return bool(self._run(steps.DUE, int(base.SWEEP_EVERY * 1000))[0])
 
 
 class Claims:
@@ -392,15 +410,14 @@ class Claims:
     def __init__(self, ledger: RedisLedger, holder: str) -> None:
         self._ledger = ledger
         self.holder = holder
+        self.ttl = ledger.ttl
+        self.greet = ledger.greet
+        self.read = ledger.read
 
     @property
     def digest(self) -> str:
         """Of the ledger."""
         return self._ledger.digest
-
-    def read(self, said: Sequence[bytes]) -> base.Claim:
-        """What the server said."""
-        return _read(said)
 
     def restore(self) -> None:
         """See that a server which lost everything is the same ledger, before a newcomer makes it
@@ -409,12 +426,6 @@ class Claims:
             self._ledger.restore()
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
-
-
-def _read(said: Sequence[bytes]) -> base.Claim:
-    verdict: base.Verdict = said[0].decode()  # type: ignore[assignment]
-    result = said[3] if verdict == base.DONE else None
-    return base.Claim(verdict, int(said[1]), result, said[2].decode() or None)
 
 
 def _row(

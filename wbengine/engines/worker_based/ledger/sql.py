@@ -18,7 +18,7 @@ import dataclasses
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import sqlalchemy as sa
@@ -47,7 +47,7 @@ _RETRIES: Final = 2
 _EACH_ITS_OWN: Final = "AUTOCOMMIT"
 #: Unlike several of them.
 _TOGETHER: Final = "READ COMMITTED"
-#: Rows that one statement removes at most: databases limit how many values it may have.
+#: Rows that one statement names at most: databases limit how many values it may have.
 _MOST: Final = 500
 #: Who makes the tables excludes others who do; any number, but always the same one.
 _MAKING: Final = 7_760_269_180_342
@@ -90,11 +90,12 @@ class _Statements:
         f"DELETE FROM wbe_ledger WHERE id = :id AND state = {_OPEN}"
         " AND epoch <= COALESCE(:epoch, epoch)"
     )
-    drop = sa.text("DELETE FROM wbe_ledger WHERE id = :id")
-    drop_many = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
+    drop = sa.text("DELETE FROM wbe_ledger WHERE id IN :ids").bindparams(
         sa.bindparam("ids", expanding=True)
     )
-    find = sa.text("SELECT epoch, state, holder, result FROM wbe_ledger WHERE id = :id")
+    find = sa.text(
+        "SELECT id, epoch, state, holder, result FROM wbe_ledger WHERE id IN :ids"
+    ).bindparams(sa.bindparam("ids", expanding=True))
     ids = sa.text("SELECT id FROM wbe_ledger")
 
     def __init__(self, dialect: str) -> None:
@@ -213,7 +214,7 @@ class SQLLedger(base.Ledger):
         self._known_holders: set[str] = set()
         try:
             self._digest = self._find_or_make()
-            self._sweep_stale(result_ttl)
+            self.sweep_when_due(result_ttl)
         except BaseException:
             _sql.dispose(self._engine)
             raise
@@ -222,108 +223,79 @@ class SQLLedger(base.Ledger):
     def digest(self) -> str:
         return self._digest
 
+    # -- the engine
+
+    def _open(self, rows: Sequence[tuple[str, int]]) -> None:
+        made = [{"id": id, "epoch": epoch} for id, epoch in sorted(rows)]
+        self._run("opening", lambda connection: connection.execute(self._sql.open, made))
+
+    def _try_reopen(self, id: str, epoch: int) -> bool:
+        return self._changes("reopening", self._sql.reopen, {"id": id, "epoch": epoch}) > 0
+
+    def _revoke(
+        self, rows: Sequence[tuple[str, int | None]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        what = [{"id": id, "epoch": epoch} for id, epoch in rows]
+        return self._steps("revoking", self._sql.revoke, what)
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        for some in _portions(ids):
+            self._changes("dropping", self._sql.drop, {"ids": sorted(some)})
+
     # -- workers
 
-    def claim(self, id: str, epoch: int, holder: str) -> base.Claim:
-        base.check_id(id)
+    def _try_claim(self, id: str, epoch: int, holder: str) -> bool:
         if holder not in self._known_holders:
             self.renew(holder)
         what = {"id": id, "epoch": epoch, "holder": holder}
-        while True:
-            if self._changes("claiming", self._sql.claim, what):
-                return base.Claim(base.GRANTED, epoch, None, holder)
-            refused = base.refusal(self.state(id), epoch)
-            if refused is not None:
-                return refused
-            # It came after our statement, or we were forgotten after a long silence.
-            self.renew(holder)
+        return self._changes("claiming", self._sql.claim, what) > 0
 
-    def renew(self, holder: str) -> None:
-        self._changes("renewing", self._sql.renew, {"holder": base.check_id(holder, "holder")})
+    def _renew(self, holder: str) -> None:
+        self._changes("renewing", self._sql.renew, {"holder": holder})
         with self._lock:
             self._known_holders.add(holder)
 
-    def silence(self, holder: str) -> float | None:
+    def _silence(self, holder: str) -> float | None:
         def work(connection: sa.Connection) -> Any:
             return connection.execute(self._sql.silence, {"holder": holder}).scalar()
 
         silent = self._run("asking", work, self._reads)
         return None if silent is None else max(0.0, float(silent))
 
-    def finish(self, id: str, epoch: int, holder: str, result: bytes) -> bool:
-        what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
-        return self._changes("finishing", self._sql.finish, what) > 0
-
-    def finish_many(
+    def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        if len(ended) < 2:  # needs no transaction
-            return super().finish_many(holder, ended)
-        # In one order everywhere: nobody waits for who waits for him.
-        order = sorted(range(len(ended)), key=lambda number: ended[number][0])
-        told: list[bool | exceptions.LedgerFailure] = [False] * len(ended)
+        what = [
+            {"id": id, "epoch": epoch, "holder": holder, "result": result}
+            for id, epoch, result in ended
+        ]
+        return self._steps("finishing", self._sql.finish, what)
 
-        def work(connection: sa.Connection) -> None:
-            for number in order:
-                id, epoch, result = ended[number]
-                what = {"id": id, "epoch": epoch, "holder": holder, "result": result}
-                told[number] = connection.execute(self._sql.finish, what).rowcount > 0
-
-        try:
-            self._run("finishing", work, on=self._several)
-        except exceptions.LedgerFailure as error:
-            return [error] * len(ended)
-        return told
-
-    def release(self, id: str, epoch: int, holder: str) -> bool:
+    def _release(self, id: str, epoch: int, holder: str) -> bool:
         what = {"id": id, "epoch": epoch, "holder": holder}
         return self._changes("releasing", self._sql.release, what) > 0
 
-    # -- the engine
+    # -- looking
 
-    def open(self, id: str, epoch: int) -> None:
-        self._changes("opening", self._sql.open, {"id": base.check_id(id), "epoch": epoch})
+    def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
+        def work(connection: sa.Connection) -> dict[str, base.Row]:
+            return {
+                row.id: base.Row(
+                    row.id,
+                    row.epoch,
+                    _STATES[row.state],
+                    row.holder,
+                    None if row.result is None else bytes(row.result),
+                )
+                for some in _portions(ids)
+                for row in connection.execute(self._sql.find, {"ids": some})
+            }
 
-    def open_many(self, rows: Sequence[tuple[str, int]]) -> None:
-        if rows:
-            made = [{"id": base.check_id(id), "epoch": epoch} for id, epoch in sorted(rows)]
-            self._run("opening", lambda connection: connection.execute(self._sql.open, made))
-
-    def reopen(self, id: str, epoch: int) -> bytes | None:
-        while True:
-            if self._changes("reopening", self._sql.reopen, {"id": id, "epoch": epoch}):
-                return None
-            row = self.state(id)
-            if row is None:
-                raise exceptions.NotFound(f"request {id} has no row in ledger {self._shown}")
-            if row.state == base.ROW_DONE:
-                return row.result
-            if row.epoch >= epoch:
-                return None
-            # It was made anew in between: look again.
-
-    def revoke(self, id: str, epoch: int | None = None) -> bool:
-        return self._changes("revoking", self._sql.revoke, {"id": id, "epoch": epoch}) > 0
-
-    def drop(self, id: str) -> None:
-        self._changes("dropping", self._sql.drop, {"id": id})
-
-    def drop_many(self, ids: Sequence[str]) -> None:
-        for first in range(0, len(ids), _MOST):
-            some = sorted(ids[first : first + _MOST])
-            self._changes("dropping", self._sql.drop_many, {"ids": some})
-
-    def state(self, id: str) -> base.Row | None:
-        def work(connection: sa.Connection) -> Any:
-            return connection.execute(self._sql.find, {"id": id}).one_or_none()
-
-        found = self._run("asking", work, self._reads)
-        if found is None:
-            return None
-        epoch, state, holder, result = found
-        return base.Row(
-            id, epoch, _STATES[state], holder, None if result is None else bytes(result)
-        )
+        try:
+            found = self._run("asking", work, self._reads)
+        except exceptions.LedgerFailure as error:
+            return [error] * len(ids)
+        return [found.get(id) for id in ids]
 
     def ids(self) -> set[str]:
         def work(connection: sa.Connection) -> set[str]:
@@ -366,6 +338,26 @@ class SQLLedger(base.Ledger):
     def _changes(self, what: str, statement: sa.TextClause, values: dict[str, Any]) -> int:
         """How many rows a statement changed."""
         return self._run(what, lambda connection: connection.execute(statement, values).rowcount)
+
+    def _steps(
+        self, what: str, statement: sa.TextClause, values: Sequence[dict[str, Any]]
+    ) -> list[bool | exceptions.LedgerFailure]:
+        """Whether a statement changed a row, with each of these values."""
+        if len(values) == 1:  # needs no transaction
+            return base.each_of(lambda one: self._changes(what, statement, one) > 0, [(values[0],)])
+        # In one order everywhere: nobody waits for who waits for him.
+        order = sorted(range(len(values)), key=lambda number: values[number]["id"])
+        told: list[bool | exceptions.LedgerFailure] = [False] * len(values)
+
+        def work(connection: sa.Connection) -> None:
+            for number in order:
+                told[number] = connection.execute(statement, values[number]).rowcount > 0
+
+        try:
+            self._run(what, work, on=self._several)
+        except exceptions.LedgerFailure as error:
+            return [error] * len(values)
+        return told
 
     def _run(
         self,
@@ -417,9 +409,14 @@ class SQLLedger(base.Ledger):
             if postgresql:
                 connection.execute(sa.text(f"SELECT pg_advisory_unlock({_MAKING})"))
 
-    def _sweep_stale(self, result_ttl: float | None) -> None:
-        try:
-            if self._changes("sweeping", self._sql.due, {"age": base.SWEEP_EVERY}):
-                self.sweep_stale(result_ttl)
-        except exceptions.LedgerFailure as error:  # nobody needs it today
-            LOG.warning("%s", error)
+    def __str__(self) -> str:
+        return self._shown
+
+    def _is_sweep_due(self) -> bool:
+        return self._changes("sweeping", self._sql.due, {"age": base.SWEEP_EVERY}) > 0
+
+
+def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many at a time as one statement may name."""
+    for first in range(0, len(ids), _MOST):
+        yield ids[first : first + _MOST]

@@ -72,13 +72,16 @@ WBE_SLOTS: Final = "wbe-slots"
 WBE_RUNNING: Final = "wbe-running"
 #: The ids of the requests that it runs for the engine it speaks to; absent where it speaks to all.
 WBE_IDS: Final = "wbe-ids"
-#: The time of that worker as it speaks, in unix seconds.
+#: The time of that worker as it speaks, in unix seconds; or when a request was put aside.
 WBE_TIME: Final = "wbe-time"
 #: The life of that worker (see `life`).
 WBE_LIFE: Final = "wbe-life"
 #: In a terminal FAILURE: nobody ran the request to its end, and nobody can tell how far it came.
 WBE_LOST: Final = "wbe-lost"
-#: The queue from which that worker takes requests of the topic it announces.
+#: In a request that was put aside: why.
+WBE_DEAD: Final = "wbe-dead"
+#: The queue from which that worker takes requests of the topic it announces; or from which workers
+#: took a request that was put aside.
 WBE_QUEUE: Final = "wbe-queue"
 #: Seconds between two beats (a worker's own, or what an engine asks for).
 WBE_PERIOD: Final = "wbe-period"
@@ -190,12 +193,12 @@ def check_size(envelope: Envelope, task: str, what: str, limit: int = MAX_MESSAG
 
 def packer(ours: bool) -> Any:
     """How user values are written for a peer: typed for our own, as kombu's JSON for TaskFlow's."""
-    return _codec.pack if ours else kombu_json.pack
+    return _codec.pack_to_send if ours else kombu_json.pack
 
 
 def unpacker(ours: bool) -> Any:
     """How user values of a peer are read."""
-    return _codec.unpack if ours else kombu_json.unpack
+    return _codec.unpack_received if ours else kombu_json.unpack
 
 
 def parse(body: bytes | str, interop: str | None = None) -> Any:

@@ -93,36 +93,24 @@ class Life:
         )
 
 
+@dataclass(slots=True, eq=False)
 class WorkerStats:
     """What a worker keeps count of during its life.  Its owner holds a lock around every call.
 
     `birth` is in unix seconds, like every moment that is passed in.
     """
 
-    __slots__ = (
-        "birth",
-        "death",
-        "failures",
-        "serving",
-        "shutdown_requested",
-        "successes",
-        "suspended",
-        "takes",
-        "working",
-    )
-
-    def __init__(self, birth: float | None = None) -> None:
-        self.birth = birth
-        self.shutdown_requested: float | None = None
-        self.death: float | None = None
-        #: Whether it takes requests, or did so before it was told not to.
-        self.serving = False
-        self.suspended = False
-        #: Whether it takes what comes.
-        self.takes = True
-        self.successes = 0
-        self.failures = 0
-        self.working = 0.0
+    birth: float | None = None
+    shutdown_requested: float | None = None
+    death: float | None = None
+    #: Whether it takes requests, or did so before it was told not to.
+    serving: bool = False
+    suspended: bool = False
+    #: Whether it takes what comes.
+    takes: bool = True
+    successes: int = 0
+    failures: int = 0
+    working: float = 0.0
 
     @property
     def ending(self) -> bool:

@@ -109,6 +109,15 @@ class Conclude:
 
 
 @dataclass(slots=True)
+class PutAside:
+    """Keep a request among the dead letters of the exchange: it fails because all workers that it
+    was sent to were lost, and may be to blame for that.
+    """
+
+    letter: env.Envelope
+
+
+@dataclass(slots=True)
 class Ask:
     """Publish a question (see `messages.commands`)."""
 
@@ -130,6 +139,6 @@ class Drop:
 
 
 Effect = (
-    Dispatch | Settle | Tell | Began | Acknowledge | Revoke | Inspect | Reopen | Conclude | Ask
-    | Cancel | Drop
+    Dispatch | Settle | Tell | Began | Acknowledge | Revoke | Inspect | Reopen | Conclude
+    | PutAside | Ask | Cancel | Drop
 )  # fmt: skip

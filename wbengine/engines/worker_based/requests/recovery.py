@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
@@ -54,6 +55,8 @@ from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.requests.tracker import RequestTracker
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds until a request is looked for again; each time it takes twice as long, and in the end so
 #: long.
@@ -89,6 +92,10 @@ APART: Final = 0.25
 #: So many rows of a long line are looked at when a worker is lost: the requests that it took stand
 #: in front, and others are found when the line passes them.
 FRONT: Final = 250
+
+
+#: So much is told of why a request was put aside.
+_LONGEST_REASON: Final = 500
 
 
 class Seen(NamedTuple):
@@ -177,9 +184,9 @@ class Recovery:
             return self._tracker.settle(tracked, tracked.loss(), now=now)
         tracked.dispatched = True
         self._inherited.put(tracked.task_cls, tracked)
-        self.look_later(tracked, now)
         if self._tracker.ledger is not None:
-            return [fx.Inspect(tracked)]
+            return self._look_up(tracked, now)
+        self.look_later(tracked, now)
         tracked.lowest_epoch = 0  # the end of any run of this attempt is its end
         if tracked.id in self.early:
             return self.hear_early(tracked, now)
@@ -230,13 +237,17 @@ class Recovery:
         self._curious = max(self._curious, now + 2 * LONGEST_LOOKUP_PAUSE)
         self._timers.set(now + pause, LOOKUP, tracked)
 
+    def _look_up(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        """Look at its row now, and again some time."""
+        self.look_later(tracked, now)
+        return [fx.Inspect(tracked)]
+
     def look(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Time passed, and no worker has promised to answer."""
         if not tracked.lookups:
             return []
         if self._tracker.ledger is not None:
-            self.look_later(tracked, now)
-            return [fx.Inspect(tracked)]
+            return self._look_up(tracked, now)
         if tracked.index is not self._inherited:
             return self._search_on(tracked, now)
         if tracked.pending_outcome is not None or self._options.repeats(tracked.invocation.task):
@@ -367,12 +378,15 @@ class Recovery:
         if not self._options.repeats(tracked.invocation.task):
             self._outdated.append((tracked.id, tracked.next_number - 1))
 
-    def on_given_twice(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+    def on_given_twice(
+        self, tracked: TrackedRequest, answer: env.Envelope, now: float
+    ) -> list[Effect]:
         """A worker was given a message that another, who may run it, was given before."""
         if self._tracker.ledger is not None:
-            if not tracked.lookups:
-                self.look_later(tracked, now)
-            return [fx.Inspect(tracked)]
+            return [fx.Inspect(tracked)] if tracked.lookups else self._look_up(tracked, now)
+        waits = tracked.state in pr.WAITING_STATES and tracked.index is not self._inherited
+        if waits and answer.number(env.WBE_EPOCH, tracked.epoch) < tracked.epoch:
+            return []  # of an earlier run's message; nothing is known against the one that followed
         self.search(tracked, LOST, now)
         if tracked.state == pr.RUNNING and tracked.worker is not None:
             self.unasked.remove(tracked)
@@ -399,8 +413,7 @@ class Recovery:
             return [fx.Inspect(tracked)] if tracked.lookups and tracked.denied else []
         if tracked.state == pr.RUNNING or tracked.lookups:
             return []
-        self.look_later(tracked, now)
-        return [fx.Inspect(tracked)]
+        return self._look_up(tracked, now)
 
     def _on_denied(self, tracked: TrackedRequest, worker: str | None, now: float) -> list[Effect]:
         """Without a ledger: a worker that was asked, or took a question in line, has it not."""
@@ -453,6 +466,12 @@ class Recovery:
         for tracked in self._in_flight.behind(queue, now - 2 * PASSED):
             if not tracked.lookups and self._is_passed(tracked, now):
                 suspects[tracked.id] = tracked
+        if self._stands(queue, now):
+            # A worker may have died as soon as it had claimed one.  It is known to owe an answer
+            # from now on, and its silence is noticed as that of any other.
+            for tracked in self._in_flight.get(queue, min(FRONT, self._offers.free(queue))):
+                if tracked.sent_at is not None and not tracked.lookups:
+                    suspects[tracked.id] = tracked
         return [fx.Inspect(tracked) for tracked in suspects.values()]
 
     def _is_passed(self, tracked: TrackedRequest, now: float) -> bool:
@@ -536,7 +555,7 @@ class Recovery:
             if self._offers.slots(tracked.queue) == 0:
                 return self._reroute(tracked, now)
             if seen.state is not None and (self._idle(tracked) or self._is_passed(tracked, now)):
-                return self._publish_again(tracked, now)
+                return self._tracker.dispatch(tracked, now)
         if tracked.request.expired_at(now):
             # It is not published yet, or is to be had after all.
             self._tracker.start_clock(tracked, now)
@@ -603,7 +622,7 @@ class Recovery:
         """What a `Conclude` did: the worker that had it can change nothing any more."""
         if not tracked.live or tracked.state != pr.RUNNING:
             return []
-        return self._tracker.settle(tracked, failure, now=now)
+        return self._give_up_lost(tracked, failure, now)
 
     # What publishing a message came to.
 
@@ -619,7 +638,7 @@ class Recovery:
             return []
         assert tracked.queue is not None
         if self._offers.slots(tracked.queue):
-            return self._publish_again(tracked, now)
+            return self._tracker.dispatch(tracked, now)
         self._timers.set(now + PAUSE, REPUBLISH, tracked)  # `on_lost` routes it anew
         return []
 
@@ -627,15 +646,10 @@ class Recovery:
         """It is unknown whether the broker has the message of a `Dispatch`."""
         if not tracked.live or tracked.epoch != epoch or tracked.index is not self._in_flight:
             return []
-        if self._tracker.ledger is not None:
-            return self._publish_again(tracked, now)
+        if self._tracker.ledger is not None:  # one of the messages is granted its row
+            return self._tracker.dispatch(tracked, now)
         self.search(tracked, UNSENT, now)
         return self.ask()
-
-    def _publish_again(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """Under the same number: where there is a ledger, one of the messages is granted it."""
-        tracked.sent_at = None
-        return self._tracker.dispatch(tracked, now)
 
     # Workers.
 
@@ -661,8 +675,7 @@ class Recovery:
 
     def _on_absent(self, tracked: TrackedRequest, worker: str, now: float) -> list[Effect]:
         if self._tracker.ledger is not None:
-            self.look_later(tracked, now)
-            return [fx.Inspect(tracked)]
+            return self._look_up(tracked, now)
         self.search(tracked, LOST, now)
         self.unasked.remove(tracked)
         return self.questions([tracked], worker)
@@ -676,6 +689,7 @@ class Recovery:
         arrive; without one, another queue takes another number.
         """
         effects: list[Effect] = []
+        rows = self._tracker.ledger is not None
         for worker in workers:
             name = worker.identity if isinstance(worker.identity, str) else None
             held = self._tracker.held.get(name or nameless(worker.queue))
@@ -685,13 +699,13 @@ class Recovery:
                 self._goodbyes.append(name)
             for tracked in held:
                 tracked.lost = name
-                effects += self._inspect_or(self.lose, tracked, name, now)
+                effects += [fx.Inspect(tracked, name)] if rows else self.lose(tracked, now)
             if idle:
                 while waiting := self._tracker.backlog.first(worker.queue):
                     effects += self._reroute(waiting, now)
-            if idle or self._tracker.ledger is not None:
+            if idle or rows:
                 for tracked in self._in_flight.get(worker.queue, None if idle else FRONT):
-                    effects += self._inspect_or(self._reroute, tracked, name, now)
+                    effects += [fx.Inspect(tracked, name)] if rows else self._reroute(tracked, now)
         return effects
 
     def _lives(self, holder: str, silence: float | None) -> bool:
@@ -699,14 +713,6 @@ class Recovery:
         if silence is None or holder in self._goodbyes:
             return False
         return silence < LIVELY * self._offers.period
-
-    def _inspect_or(
-        self, otherwise: Any, tracked: TrackedRequest, lost: str | None, now: float
-    ) -> list[Effect]:
-        if self._tracker.ledger is not None:
-            return [fx.Inspect(tracked, lost)]
-        effects: list[Effect] = otherwise(tracked, now)
-        return effects
 
     # Sending it again.
 
@@ -773,7 +779,7 @@ class Recovery:
             or not self._options.repeats(tracked.invocation.task)
         )
         if ends and not (held and tracked.worker is not None):
-            return self._tracker.settle(tracked, tracked.loss(), now=now)
+            return self._give_up_lost(tracked, tracked.loss(), now)
         if self._tracker.ledger is not None and not rowless:
             if not tracked.lookups:
                 self.look_later(tracked, now)  # the ledger may not be there to be asked
@@ -782,6 +788,36 @@ class Recovery:
             return [fx.Reopen(tracked, tracked.next_number)]
         tracked.resends += 1
         return self.send(tracked, now)
+
+    def _give_up_lost(
+        self, tracked: TrackedRequest, failure: ft.Failure, now: float
+    ) -> list[Effect]:
+        """Let it fail; if it was sent to as many workers as it may be, it is put aside, too."""
+        effects: list[Effect] = []
+        if (
+            tracked.resends >= self._options.max_resends
+            and tracked.pending_outcome is None
+            and not self._tracker.plain
+            and self._options.repeats(tracked.invocation.task)
+        ):
+            effects += self._put_aside(tracked, failure)
+        return effects + self._tracker.settle(tracked, failure, now=now)
+
+    def _put_aside(self, tracked: TrackedRequest, failure: ft.Failure) -> list[Effect]:
+        try:
+            letter = tracked.envelope(
+                self._tracker.reply_to, self._options, ours=True, ledger=self._tracker.ledger
+            )
+        except Exception as error:  # its arguments were changed since it was sent
+            LOG.warning("request %s cannot be put aside: %s", tracked.id, error)
+            return []
+        letter.persistent = True
+        letter.headers |= {
+            env.WBE_DEAD: failure.exception_str[:_LONGEST_REASON],
+            env.WBE_QUEUE: tracked.queue or "",
+            env.WBE_TIME: self._tracker.wall(),
+        }
+        return [fx.PutAside(letter)]
 
     def send(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """No worker runs it, or may end it, and none will under the numbers used so far."""

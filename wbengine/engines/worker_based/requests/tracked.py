@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
 from wbengine.concurrency import limits
 from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces
 from wbengine.engines.worker_based.requests.options import RequestOptions
@@ -43,6 +44,18 @@ UNSENT: Final = "unsent"
 UNSEEN: Final = "unseen"
 ABSENT: Final = "absent"
 LOST: Final = "lost"
+
+#: The states of requests as people are shown them.
+_SHOWN: Final[Mapping[str, snapshots.State]] = {
+    pr.WAITING: snapshots.DEFERRED,
+    pr.PENDING: snapshots.QUEUED,
+    pr.RUNNING: snapshots.STARTED,
+    pr.SUCCESS: snapshots.FINISHED,
+    pr.FAILURE: snapshots.FAILED,
+}
+
+#: So much of an error is shown.
+_LONGEST_ERROR: Final = 500
 
 #: Where a request stands in the line of its queue: the more urgent first, then the earlier.
 Place = tuple[int, int]
@@ -239,12 +252,17 @@ class TrackedRequest:
         env.check_size(envelope, call.task.name, "the request", options.max_message_size)
         return envelope
 
-    def described(self, *more: Any) -> tuple[Any, ...]:
-        """What people may want to know of it when it is gone (see `overview`)."""
+    def described(
+        self, started: float | None = None, ended: float | None = None, error: str | None = None
+    ) -> tuple[Any, ...]:
+        """The fields of a `RequestSnapshot`; but `submitted` is on the tracker's clock."""
         call = self.invocation
+        if error is not None:
+            error = error.partition("\n")[0][:_LONGEST_ERROR]
         return (
             self.id, call.task.name, self.task_cls, call.action, call.attempt, self.epoch,
-            call.uuid, self.flow, self.queue, self.worker, call.priority, self.born, *more,
+            _SHOWN[self.state], call.uuid, self.flow, self.queue, self.worker, call.priority,
+            self.born, started, ended, error,
         )  # fmt: skip
 
     def loss(self) -> ft.Failure:

@@ -118,17 +118,16 @@ class RequestTracker:
         self.backlog = tracking.Backlog()  # by queue
         self.in_flight = tracking.InFlight()  # by queue
         self.held = tracking.RequestIndex()  # by worker
-        self.inherited = (
-            tracking.RequestIndex()
-        )  # of earlier runs, until it is known where they are
+        # Of earlier runs, until it is known where they are.
+        self.inherited = tracking.RequestIndex()
         self.timers = tracking.TimerHeap()
         #: What becomes of requests that nothing is heard of, and of those of earlier runs.
         self.recovery = Recovery(self)
         self.observers: tuple[Observer, ...] = ()
         #: What came and was dropped, by reason: unknown, late, duplicate, reordered, old_epoch,
-        #: unexpected, unreadable.
+        #: unexpected, unreadable, misaddressed.
         self.ignored: Counter[str] = Counter()
-        #: The last that ended: `(description, ...)`, see `overview`.
+        #: The last that ended, `described`.
         self.ended: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
 
     def __len__(self) -> int:
@@ -286,14 +285,20 @@ class RequestTracker:
     def on_response(self, answer: env.Envelope, receipt: Any, now: float) -> list[Effect]:
         """A validated RESPONSE.  Idempotent: repeats, late and foreign ones change nothing.
 
-        The receipt of a terminal answer is acknowledged only once its outcome was `retired`.
+        The receipt of a terminal answer is acknowledged only once its outcome was `retired`.  What
+        was sent to other names than this tracker's is no answer: all may publish to all engines.
         """
+        if answer.routing_key not in ("", self.reply_to):  # none: it comes from the ledger
+            self.ignored["misaddressed"] += 1
+            LOG.warning("an answer that was sent to %.80r is refused", answer.routing_key)
+            return [fx.Acknowledge(receipt)]
         tracked = self.requests.get(answer.correlation_id or "")
         reason = tracked.refusal(answer) if tracked is not None else "unknown"
         if tracked is None or reason is not None:
             return self._on_unfit(tracked, reason or "unknown", answer, receipt, now)
         if env.WBE_LOST in answer.headers and answer.body["state"] == pr.FAILURE:
-            return [*self.recovery.on_given_twice(tracked, now), fx.Acknowledge(receipt)]
+            effects = self.recovery.on_given_twice(tracked, answer, now)
+            return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
         effects = self.started(tracked, answer.text(env.WBE_WORKER), now, ends)
         if tracked.lookups and (self.ledger is None or env.WBE_ASK in answer.headers):
@@ -392,7 +397,7 @@ class RequestTracker:
         worker = (tracked.worker or tracked.queue) if ran else None
         outcome = invocation.Outcome(value, worker or invocation.LOCAL, started, ended)
         failure = value.exception_str if isinstance(value, ft.Failure) else None
-        self.ended.append(tracked.described(failure, started, ended))
+        self.ended.append(tracked.described(started, ended, failure))
         for observer in self.observers:
             observer.settled(tracked, outcome, now - tracked.born)
         effects: list[Effect] = [fx.Settle(tracked, outcome)]

@@ -20,6 +20,11 @@ from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side.effects import Effect, Reply
 from wbengine.engines.worker_based.worker_side.jobs import Jobs
 
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two beats, unless an engine asks for more frequent ones.
+PERIOD: Final = 5.0
+
 
 class Heartbeat:
     """One worker process, on the topics that it serves, which `queues` maps to their queues.
@@ -113,12 +118,6 @@ class Heartbeat:
         if listener != env.ALL_ENGINES:
             more[env.WBE_IDS] = ids
         return env.Envelope(pr.NOTIFY, body, routing_key=listener, headers=more)
-
-
-LOG = logging.getLogger(__name__)
-
-#: Seconds between two beats, unless an engine asks for more frequent ones.
-PERIOD: Final = 5.0
 
 
 class Beats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,10 @@ class Job:
     limit: limits.TimeLimit = limits.UNLIMITED
     #: Unix seconds.  Clocks of two hosts are not compared where a ledger says what is of use.
     expires: float | None = None
-    #: The name of its task; its id, as long as that could not be read.
+    #: The name of its task.
     name: str = ""
+    #: As it came, until its arguments are read.
+    body: Mapping[str, Any] | None = None
     unit: pr.WorkUnit | None = None
     endpoint: endpoints.Endpoint | None = None
     #: Why it cannot be run here; it is answered so by whoever is granted it.

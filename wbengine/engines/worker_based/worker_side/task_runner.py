@@ -23,6 +23,7 @@ from wbengine.engines.worker_based.worker_side import effects as fx
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import Pool
+from wbengine.transports.broker import Broker, LaidOut
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class TaskRunner:
                 case fx.Release(job):
                     self._release(job)
                 case fx.Return(job):
-                    self._proxy.give_back(job.receipt, self.returned)
+                    self._proxy.consumer.give_back(job.receipt, self.returned)
                 case fx.Drain():
                     self._on_drain()
 
@@ -179,7 +180,7 @@ class TaskRunner:
             self.server.forget(job)
         # Whatever ails the ledger, asking it again at once would only burn the processor.
         self._closed.wait(LEDGER_PAUSE)
-        self._proxy.requeue(job.receipt, self.returned)
+        self._proxy.consumer.requeue(job.receipt, self.returned)
 
     def _check(self, job: Job) -> None:
         """Whether its row is still this worker's; its slot waits for a ledger that is away."""
@@ -243,7 +244,7 @@ class TaskRunner:
             self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
 
     def end(
-        self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
+        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
         """Store, publish and acknowledge in one step what was claimed as it was taken."""
         crashpoint("worker.before-finish")
@@ -254,10 +255,10 @@ class TaskRunner:
         ]
         order = None
         if self._pool.private:
-            order = self._proxy.order([job.receipt for job in jobs])
+            order = self._proxy.consumer.order([job.receipt for job in jobs])
         else:
             self.ended(jobs)
-        counts = channel.end_many(ended, order)
+        counts = broker.answer_many(ended, order)
         crashpoint("worker.after-finish")
         try:
             for job, count in zip(jobs, counts, strict=True):
@@ -367,7 +368,7 @@ class TaskRunner:
             due = time.monotonic() + RUNNING_AFTER
             job.running = envelope
             self._starting.append((due, job))
-            self._proxy.wake_by(due)
+            self._proxy.consumer.wake_by(due)
         else:
             self._leave_out_running(job)
             self._proxy.send(OutgoingMessage(envelope), defer=True)
@@ -401,12 +402,12 @@ class TaskRunner:
         self._leave_out_running(job)
         soon = self._pool.has_more  # with what comes next
         plainly = message.hooks is self._answering and job.is_quiet
-        if not (plainly and self._proxy.answer(message, job.receipt, soon)):
+        if not (plainly and self._proxy.consumer.answer(message, job.receipt, soon)):
             self._proxy.send(message, defer=soon)
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """They are about to be answered, and run no more: together, their slots are taken once."""
-        self._proxy.release_many([job.receipt for job in jobs])
+        self._proxy.consumer.release_many([job.receipt for job in jobs])
 
     def answered(self, jobs: Sequence[Job]) -> None:
         """Their terminal answers are published, or never can be."""
@@ -417,12 +418,12 @@ class TaskRunner:
             self._acknowledge_all(jobs)
 
     def _acknowledge_all(self, jobs: Sequence[Job]) -> None:
-        self._proxy.ack_many([job.receipt for job in jobs])
+        self._proxy.consumer.ack_many([job.receipt for job in jobs])
         self._forget(jobs)
 
     def done(self, jobs: Sequence[Job]) -> None:
         """They are answered, and acknowledged with that."""
-        self._proxy.forget_many([job.receipt for job in jobs])
+        self._proxy.consumer.forget_many([job.receipt for job in jobs])
         self._forget(jobs)
 
     def _forget(self, jobs: Sequence[Job]) -> None:
@@ -434,7 +435,7 @@ class TaskRunner:
             self._reports.tell()
 
     def _acknowledge(self, receipt: Any) -> None:
-        self._proxy.ack(receipt)
+        self._proxy.consumer.ack(receipt)
         self.returned()
 
     def returned(self) -> None:
@@ -480,9 +481,9 @@ class _Ending(_Answering):
         """Their slots are taken with that step."""
 
     def write(
-        self, channel: Any, messages: Sequence[OutgoingMessage], prepared: Sequence[Any]
+        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
     ) -> Iterable[bool]:
-        return self._runner.end(channel, messages, prepared)
+        return self._runner.end(broker, messages, prepared)
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
         self._runner.done([message.correlation for message in messages])

@@ -244,18 +244,23 @@ class SQLConnection(base.Connection):
         crashpoint("sql.after-commit")
 
     def _write_fast(self, turn: writing.Turn, lease: leases.Lease) -> bool:
-        def work(driver: sqlite3.Connection) -> bool:
-            written = writing.write_on_driver(driver, self._sql, turn, lease)
-            crashpoint("sql.before-commit")
-            return written
-
         self._backend.prepare()
         engine, what = self._backend.turn_engine, f"Saving flow {lease.flow}"
-        if engine is None:
-            return _sql.turn(self._backend.engine, what, work)
-        found = writing.as_statement(self._sql, turn, lease)
-        crashpoint("sql.before-commit")
-        return found is not None and _sql.at_once(engine, what, *found)
+        if engine is not None:
+            found = writing.as_statement(self._sql, turn, lease)
+            crashpoint("sql.before-commit")
+            return found is not None and _sql.at_once(engine, what, *found)
+        is_statement = writing.is_statement(self._sql, turn)
+
+        def work(driver: sqlite3.Connection) -> bool:
+            written = writing.write_on_driver(driver, self._sql, turn, lease)
+            if not is_statement:
+                crashpoint("sql.before-commit")
+            return written
+
+        if is_statement:  # which commits, too
+            crashpoint("sql.before-commit")
+        return _sql.turn(self._backend.engine, what, work, is_statement=is_statement)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         def work(connection: sa.Connection) -> models.AtomDetail:
@@ -333,7 +338,8 @@ class SQLConnection(base.Connection):
             return leases.Lease(flow_uuid, owner, epoch)
 
         crashpoint("sql.before-lease")
-        taken = self._transact(f"Taking the lease of flow {flow_uuid}", work)
+        # Its owner does not outlive its host, and tells nobody of it before a turn is written.
+        taken = self._transact(f"Taking the lease of flow {flow_uuid}", work, durable=False)
         crashpoint("sql.after-lease-commit")
         return taken
 

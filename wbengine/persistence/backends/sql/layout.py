@@ -18,9 +18,11 @@ from wbengine.persistence.backends.sql import tables
 
 __all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
 
-#: All there ever were, the oldest first (without alembic, which takes a while to import).
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+#: All that can be upgraded, the oldest first (without alembic, which takes a while to import).
+REVISIONS: Final = ("0003", "0004", "0005")
 HEAD: Final = REVISIONS[-1]
+#: Those before.
+_FORMER: Final = ("0001", "0002")
 
 _CALL: Final = "call upgrade() of a connection, or use backends.backend(), or `wbengine db upgrade`"
 
@@ -63,6 +65,12 @@ def check(revision: str | None) -> None:
         raise exceptions.StorageFailure(
             f"The layout of the database is of revision {revision}, {HEAD} is wanted: {_CALL}"
         )
+    if revision in _FORMER:
+        raise exceptions.StorageFailure(
+            f"The layout of the database is of revision {revision}, which this version cannot"
+            " upgrade: make a new database for it, or export its flows with the version that made"
+            " it (`wbengine flow export`) and import them into a new one"
+        )
     raise exceptions.StorageFailure(
         f"The layout of the database is of revision {revision}, made by a newer version of"
         f" wbengine; this one knows it up to {HEAD}"
@@ -83,11 +91,10 @@ def upgrade(engine: sa.Engine, revision: str = HEAD) -> None:
             present = found(connection)
             if present is not None and present not in REVISIONS:
                 check(present)
-            if present is None and revision == HEAD and not _begun(connection):
-                _make(connection)
-            elif present is None or REVISIONS.index(present) < REVISIONS.index(revision):
-                if present is not None and present != REVISIONS[0]:  # which had no leases
-                    _check_leases(connection)
+            if present is None:
+                _make(connection, revision)
+            elif REVISIONS.index(present) < REVISIONS.index(revision):
+                _check_leases(connection)
                 _migrate(connection, revision)
         crashpoint("sql.before-upgrade-commit")
 
@@ -120,12 +127,6 @@ def _locked(connection: sa.Connection) -> Iterator[None]:
         connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), told)
 
 
-def _begun(connection: sa.Connection) -> bool:
-    """Whether there is a table already, of who died before the end."""
-    present = sa.inspect(connection).get_table_names()
-    return not tables.METADATA.tables.keys().isdisjoint(present)
-
-
 def _check_leases(connection: sa.Connection) -> None:
     """Refuse while engines run flows: those of a version before could not write any more.
 
@@ -145,11 +146,20 @@ def _check_leases(connection: sa.Connection) -> None:
         )
 
 
-def _make(connection: sa.Connection) -> None:
-    """Make the tables of the current layout, in a tenth of the time that migrations take."""
-    tables.METADATA.create_all(connection, checkfirst=False)
-    _VERSIONS.create(connection)
-    connection.execute(_VERSIONS.insert(), {"version_num": HEAD})
+def _make(connection: sa.Connection, revision: str) -> None:
+    """Make the tables, without alembic; or what is missing of them, after who died before the end.
+
+    Revisions change only what is not yet as they want it.
+    """
+    present = sa.inspect(connection).get_table_names()
+    begun = not tables.METADATA.tables.keys().isdisjoint(present)
+    tables.METADATA.create_all(connection, checkfirst=begun)
+    if begun:
+        for table in tables.METADATA.tables.values():
+            for index in table.indexes:
+                index.create(connection, checkfirst=True)
+    _VERSIONS.create(connection, checkfirst=begun)
+    connection.execute(_VERSIONS.insert(), {"version_num": revision})
 
 
 def _migrate(connection: sa.Connection, revision: str) -> None:

@@ -24,6 +24,12 @@ _POSITION: Final[Mapping[str, str]] = {
     dialects.MYSQL: "INSTR({0}, {1})",
     dialects.POSTGRESQL: "strpos({0}, {1})",
 }
+#: Whether a flow has a tag, given the place of its key and its value.
+_TAG: Final[Mapping[str, str]] = {
+    dialects.SQLITE: "json_valid(f.meta) AND json_extract(f.meta, {0}) = {1}",
+    dialects.MYSQL: "JSON_VALID(f.meta) AND JSON_UNQUOTE(JSON_EXTRACT(f.meta, {0})) = {1}",
+    dialects.POSTGRESQL: "CAST(f.meta AS json) -> 'tags' ->> {0} = {1}",
+}
 _COUNTS: Final = sa.text(
     f"SELECT flow_uuid, state, COUNT(*) FROM {tables.ATOMS.name}"
     " WHERE flow_uuid IN :uuids AND kind = :task AND name <> :injector GROUP BY flow_uuid, state"
@@ -55,7 +61,7 @@ def _statement(dialect: str, query: listing.Query) -> tuple[sa.TextClause, dict[
     conditions, told = _conditions(dialect, query)
     order = "DESC" if query.newest_first else "ASC"
     parts = [
-        "SELECT f.id, f.uuid, f.name, f.state, f.more, f.created, f.updated, f.lease_owner,"
+        "SELECT f.id, f.uuid, f.name, f.state, f.meta, f.more, f.created, f.updated, f.lease_owner,"
         f" f.lease_until - {now} AS remaining, f.book_uuid, b.name AS book_name"
         f" FROM {_FLOWS} f JOIN {_BOOKS} b ON b.uuid = f.book_uuid"
         f" WHERE {' AND '.join([state, *conditions])}"
@@ -84,6 +90,13 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
     if query.name is not None:
         conditions.append(f"{_POSITION[dialect].format('f.name', ':name')} > 0")
         told["name"] = rows.kept(query.name)
+    if query.text is not None:
+        begins = "substr(f.uuid, 1, :text_length) = :text"
+        conditions.append(f"({_POSITION[dialect].format('f.name', ':text')} > 0 OR {begins})")
+        told |= {"text": rows.kept(query.text), "text_length": len(query.text)}
+    for number, (key, value) in enumerate((query.tags or {}).items()):
+        conditions.append(_TAG[dialect].format(f":key{number}", f":tag{number}"))
+        told |= {f"key{number}": _tag_path(dialect, key), f"tag{number}": rows.kept(value)}
     if query.since is not None:
         conditions.append("f.created >= :since")
         told["since"] = query.since
@@ -105,8 +118,12 @@ def _conditions(dialect: str, query: listing.Query) -> tuple[list[str], dict[str
     return conditions, told
 
 
+def _tag_path(dialect: str, key: str) -> str:
+    return key if dialect == dialects.POSTGRESQL else f'$.tags."{key}"'
+
+
 def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
-    more = _more(row["more"])
+    more, meta = _parsed(row["more"]), _parsed(row["meta"])
     held = row["lease_owner"] is not None and row["remaining"] > 0
     return base.FlowRow(
         row["uuid"],
@@ -119,10 +136,11 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
         counts,
         row["lease_owner"] if held else None,
         _error(row["state"], more),
+        listing.tags_of(meta.get(models.TAGS)),
     )
 
 
-def _more(text: str | None) -> dict[str, Any]:
+def _parsed(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError:  # who reads the flow hears of that

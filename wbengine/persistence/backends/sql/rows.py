@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import _codec, _codec_tags, exceptions
+from wbengine import _json_text, exceptions
 from wbengine._sql import dialects
 from wbengine.persistence import trees
 from wbengine.persistence.backends.sql import tables
@@ -105,15 +105,15 @@ class Shape:
 
 def text_of(value: Any) -> str:
     """JSON that every database can keep."""
-    text = _codec.text_of(value)
-    return text if text.isascii() or _codec_tags.is_text(text) else _ENCODE_ASCII(value)
+    text = _json_text.text_of(value)
+    return text if text.isascii() or _json_text.is_text(text) else _ENCODE_ASCII(value)
 
 
 def kept(text: str) -> str:
     """What of a plain text every database keeps."""
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    if not text.isascii() and not _codec_tags.is_text(text):
+    if not text.isascii() and not _json_text.is_text(text):
         text = text.encode("utf-8", "replace").decode()
     return text
 

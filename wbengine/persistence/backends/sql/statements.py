@@ -20,6 +20,9 @@ _OUTLINES: Final = tables.OUTLINES.name
 #: The first insertion decides where a record belongs.
 _FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
 
+#: So many atoms a turn may have that is one statement of sqlite.
+_SMALL: Final = range(1, 5)
+
 
 class Statements:
     """Texts of statements.
@@ -36,6 +39,10 @@ class Statements:
         free = f"(lease_owner IS NULL OR lease_until <= {now})"
 
         self.put_book = _upsert(dialect, rows.BOOK)
+        #: Unless it is there already; either way its row is locked, or is about to be.
+        self.add_book = dialects.upsert(
+            dialect, _BOOKS, rows.BOOK.columns, rows.BOOK.keys, keep=rows.BOOK.columns
+        )
         self.put_flow = _upsert(
             dialect,
             rows.FLOW,
@@ -62,6 +69,20 @@ class Statements:
             for with_flow in (False, True)
             for with_items in (False, True)
             if dialect == dialects.POSTGRESQL
+        }
+        #: The same of sqlite, by the number of atoms: those of a turn with nothing else.
+        self.atom_columns: Final = (*rows.ATOM.columns, "changed")
+        marks = ", ".join("?" * len(self.atom_columns))
+        self.atom_turns = {
+            count: _upsert(
+                dialect,
+                rows.ATOM,
+                "changed",
+                source=f"SELECT * FROM (VALUES {', '.join([f'({marks})'] * count)}) WHERE EXISTS"
+                f" (SELECT 1 FROM {_FLOWS} WHERE uuid = ? AND lease_owner = ? AND lease_epoch = ?)",
+            ).text
+            for count in _SMALL
+            if dialect == dialects.SQLITE
         }
         self.lock_free = sa.text(f"SELECT 1 FROM {_FLOWS} {flow} AND {free}{lock}")
         self.book_for_update = sa.text(f"{tables.select(tables.BOOKS)} WHERE uuid = :uuid{lock}")

@@ -13,7 +13,9 @@ import sqlalchemy as sa
 
 from wbengine._sql import dialects
 
-__all__ = ["ATOMS", "BOOKS", "FLOWS", "ITEMS", "METADATA", "OUTLINES", "VERSION_TABLE", "select"]
+__all__ = [
+    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "METADATA", "OUTLINES", "VERSION_TABLE", "select",
+]  # fmt: skip
 
 #: Where alembic keeps which revision the layout is of.
 VERSION_TABLE: Final = "wbe_alembic_version"
@@ -145,5 +147,33 @@ OUTLINES: Final = sa.Table(
     sa.Column("outline", dialects.BYTES, nullable=False),
     sa.PrimaryKeyConstraint("flow_uuid", name="pk_wbe_outlines"),
     _inside("wbe_outlines", "flow_uuid", "wbe_flowdetails"),
+    **dialects.TABLE,
+)
+
+#: What the boards of `wbengine.jobs` post; here, so that a flow and its job are one transaction.
+JOBS: Final = sa.Table(
+    "wbe_jobs",
+    METADATA,
+    _number(),
+    _key("uuid"),
+    # Which board, of those in this database.
+    _key("board"),
+    _text("name", nullable=False),
+    # 0 (VERY_HIGH) to 4 (VERY_LOW): in the order of the index.
+    sa.Column("priority", sa.SmallInteger, nullable=False),
+    _text("details"),
+    _text("book_uuid"),
+    _text("book_name"),
+    # Who has claimed it (NULL: nobody; '': it waits for its time), until when on the database's
+    # clock (NULL: without end), and how often it was claimed.
+    _text("owner"),
+    sa.Column("owner_until", sa.Double),
+    _count("claims"),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),
+    # 1: put aside as broken.
+    sa.Column("trashed", sa.SmallInteger, nullable=False, server_default="0"),
+    sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
+    sa.Index("ix_wbe_jobs", "board", "trashed", "priority", "id"),
     **dialects.TABLE,
 )

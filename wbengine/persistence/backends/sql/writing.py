@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from wbengine import exceptions
+from wbengine import exceptions, states
 from wbengine.persistence import base, leases, models, trees
 from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
@@ -113,6 +113,12 @@ def write_on_driver(
     False: `lease` is not the flow's latest one, and nothing is written.
     """
     told = lease_conditions(lease)
+    if is_statement(statements, turn):
+        turn.number_rows(_number(lease))
+        columns = statements.atom_columns
+        values = [row[name] for row in turn.atoms for name in columns]
+        text = statements.atom_turns[len(turn.atoms)]
+        return driver.execute(text, (*values, *told.values())).rowcount > 0
     if turn.flow is not None:
         if not driver.execute(statements.write_ours.text, {**turn.flow, **told}).rowcount:
             return False
@@ -121,6 +127,11 @@ def write_on_driver(
     for statement, found in turn.parts(statements, _number(lease)):
         driver.executemany(statement.text, found)
     return True
+
+
+def is_statement(statements: Statements, turn: Turn) -> bool:
+    """Whether to write a turn on the driver is a single statement."""
+    return len(turn.atoms) in statements.atom_turns and not (turn.flow or turn.items or turn.begun)
 
 
 def as_statement(
@@ -203,6 +214,23 @@ class NewBook:
         # Before the transaction: what cannot be kept is found out here.
         self._row = rows.BOOK.row(trees.tree_of(book))
         self._turns = [turn_of(flow, flow, base.items_of(flow), book.uuid) for flow in book]
+
+    def unfinished(self, connection: sa.Connection, statements: Statements) -> str | None:
+        """Lock the book of a key: the uuid of the flow that has the key, unless that has ended.
+
+        The lock holds until the transaction ends, also where the book is new.
+        """
+        connection.execute(statements.add_book, self._row)
+        kept = reading.first(connection, statements.book_for_update, uuid=self._book.uuid)
+        assert kept is not None
+        book: models.LogBook = rows.BOOK.record(trees.BOOK, kept)
+        uuid = book.meta.get(models.UNIQUE)
+        if uuid is None:
+            return None
+        flow = reading.first(connection, statements.flow_for_update, flow_uuid=uuid)
+        if flow is None or flow["state"] in states.FLOW_ENDED:
+            return None
+        return str(uuid)
 
     def put(self, connection: sa.Connection, statements: Statements) -> None:
         """Write it, and of its flows those that nobody runs, or ran since they were read."""

@@ -7,22 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from wbengine._sql import dialects
-
-__all__ = ["add_column", "add_index", "create_table", "drop_column", "drop_index"]
-
-
-def create_table(name: str, *parts: Any) -> None:
-    """Make a table, unless it is there."""
-    if not sa.inspect(op.get_bind()).has_table(name):
-        op.create_table(name, *parts, **dialects.TABLE)
-
-
-def add_column(table: str, column: sa.Column[Any]) -> None:
-    """Add a column to a table, unless it is there."""
-    present = sa.inspect(op.get_bind()).get_columns(table)
-    if column.name not in {known["name"] for known in present}:
-        op.add_column(table, column)
+__all__ = ["add_index", "drop_column", "drop_index"]
 
 
 def add_index(name: str, table: str, columns: list[str], **options: Any) -> None:

@@ -1,0 +1,154 @@
+"""`wbengine flow submit` and `wbengine serve`: a flow is handed over to another process."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli import shop
+from tests.cli.conftest import Command, appears
+from tests.support.waiting import until
+
+FACTORIES = "tests.cli.shop"
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    (home / "wbengine.toml").write_text('persistence = "sqlite:///flows.db"\n')
+    return home
+
+
+def submit(wbengine: Command, factory: str, *words: str) -> str:
+    answer = wbengine("flow", "submit", f"{FACTORIES}:{factory}", *words)
+    assert answer.code == 0, answer
+    return answer.out.strip()
+
+
+def state(wbengine: Command, uuid: str) -> str:
+    return str(wbengine("flow", "show", uuid, "--json").json["state"])
+
+
+def done(home: Path) -> list[str]:
+    path = home / "done"
+    return path.read_text().split() if path.exists() else []
+
+
+def ending(process: subprocess.Popen[str], number: int) -> None:
+    """Send a signal, and wait until it is heard."""
+    process.send_signal(number)
+    assert process.stderr is not None
+    assert any("ending after what runs" in line for line in process.stderr)
+
+
+def stopped(process: subprocess.Popen[str], *signals: int) -> tuple[int, str]:
+    for number in signals:
+        process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+def test_submitted_flows_are_run_by_serve(wbengine: Command, store: Path) -> None:
+    uuid = submit(wbengine, "order", "--name", "mine", "--tag", "team=billing")
+    told = wbengine(
+        "flow", "submit", f"{FACTORIES}:halves", "--inputs", '{"numbers": [2]}', "--json"
+    )
+    assert told.json["schema"] == "wbengine/flow-submit/1" and told.json["state"] == "PENDING"
+    [row] = wbengine("flow", "ls", "--tag", "team=billing", "--json").json["flows"]
+    assert (row["uuid"], row["name"], row["state"]) == (uuid, "mine", "PENDING")
+    process = wbengine.begin("serve")
+    for each in (uuid, told.json["uuid"]):
+        until(lambda each=each: state(wbengine, each) == "SUCCESS")
+    assert done(store) == list(shop.STEPS)
+    code, err = stopped(process, signal.SIGTERM)
+    assert code == 0 and "runs what is submitted to" in err, err
+
+
+def test_unique_key_prints_the_same_flow(wbengine: Command, store: Path) -> None:
+    first = submit(wbengine, "order", "--unique", "k")
+    assert submit(wbengine, "order", "--unique", "k") == first
+    assert submit(wbengine, "order", "--unique", "l") != first
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([f"{FACTORIES}:odrer"], "did you mean 'order'"),
+        ([f"{FACTORIES}:priced"], "requires 'amount', 'api_key'"),
+        ([f"{FACTORIES}:order", "--priority", "hgih"], "'hgih' is no priority of a job"),
+    ],
+)
+def test_what_cannot_be_submitted_is_told_in_one_line(
+    wbengine: Command, store: Path, words: list[str], told: str
+) -> None:
+    answer = wbengine("flow", "submit", *words)
+    assert answer.code == 2 and told in answer.error, answer
+    assert not wbengine("flow", "ls", "--json").json["flows"]
+
+
+@pytest.mark.parametrize("words", [("serve",), ("flow", "submit", f"{FACTORIES}:order")])
+def test_store_of_one_process_is_refused(
+    wbengine: Command, home: Path, words: tuple[str, ...]
+) -> None:
+    answer = wbengine(*words, "--persistence", "memory")
+    assert answer.code == 2 and "the store memory ends with this process" in answer.error
+
+
+def test_sigterm_suspends_flows_for_another_serve(wbengine: Command, store: Path) -> None:
+    uuid = submit(wbengine, "slow")
+    process = wbengine.begin("serve")
+    appears(store / "reserve.begun")
+    ending(process, signal.SIGTERM)
+    (store / "go").touch()
+    code, err = stopped(process)
+    assert code == 0, err
+    assert state(wbengine, uuid) == "SUSPENDED" and done(store) == ["reserve"]
+    wbengine.begin("serve")
+    until(lambda: state(wbengine, uuid) == "SUCCESS")
+    assert done(store) == list(shop.STEPS)
+
+
+def test_second_signal_gives_up_what_runs(wbengine: Command, store: Path) -> None:
+    submit(wbengine, "slow")
+    process = wbengine.begin("serve")
+    appears(store / "reserve.begun")
+    ending(process, signal.SIGINT)
+    # Signals that are close to each other are one.
+    until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT))
+    assert process.returncode == 1 and not done(store)
+
+
+def test_flow_whose_engine_was_killed_is_resumed(wbengine: Command, store: Path) -> None:
+    process = wbengine.begin("flow", "run", f"{FACTORIES}:slow")
+    appears(store / "reserve.begun")
+    [row] = wbengine("flow", "ls", "--json").json["flows"]
+    serving = [wbengine.begin("serve", "--max-simultaneous", "1") for _ in range(2)]
+    process.kill()
+    process.wait()
+    (store / "go").touch()
+    until(lambda: state(wbengine, row["uuid"]) == "SUCCESS", within=60)
+    # What runs when its engine is killed runs again; here it had not come to write.
+    assert done(store) == list(shop.STEPS)
+    assert sum("has lost its engine" in stopped(one, signal.SIGTERM)[1] for one in serving) == 1
+
+
+def test_serve_answers_probes(wbengine: Command, store: Path) -> None:
+    process = wbengine.begin("serve", "--health-addr", "127.0.0.1:0")
+    assert process.stderr is not None
+    found = (re.search(r"on (http://[0-9.:]+)", line) for line in process.stderr)
+    address = next(each[1] for each in found if each is not None)
+    for path in ("livez", "readyz"):
+        until(lambda path=path: _status(f"{address}/{path}") == 200)
+
+
+def _status(address: str) -> int:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -1,0 +1,432 @@
+"""What every job board promises to those who post jobs, and to those who claim them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support import servers
+from tests.support.waiting import until
+from wbengine import exceptions, states
+from wbengine.jobs import backends, base
+from wbengine.persistence import backends as stores
+from wbengine.persistence import base as persistence
+from wbengine.persistence import models
+
+from . import places
+
+KINDS = ("memory", "dir", "sqlite", "mysql", "postgresql")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def conf(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    database_servers: servers.Lazy,
+) -> Iterator[dict[str, Any]]:
+    """Where a board of one kind after the other is."""
+    kind: str = request.param
+    if kind == "memory":
+        yield {"board": "memory"}
+        return
+    with places.place(kind, tmp_path_factory.mktemp("board"), database_servers) as found:
+        yield {"board": "sql", **found}
+
+
+@pytest.fixture
+def board(conf: dict[str, Any]) -> Iterator[base.JobBoard]:
+    """An empty board of two: `another` is on the same store."""
+    with backends.backend("board", conf) as made:
+        yield made
+        for job in made.iterjobs(only_unclaimed=True):
+            made.claim(job, "cleaner")
+            made.consume(job, "cleaner")
+        for job in made.iterjobs():
+            made.consume(job, made.find_owner(job) or "")
+
+
+@pytest.fixture
+def another(conf: dict[str, Any], board: base.JobBoard) -> Iterator[base.JobBoard]:
+    """Another program's view of the same board (in memory there is one program)."""
+    if conf["board"] == "memory":
+        yield board
+        return
+    with backends.backend("another", conf) as made:
+        yield made
+
+
+def names(board: base.JobBoard, **options: bool) -> list[str]:
+    return [job.name for job in board.iterjobs(**options)]
+
+
+def same(board: base.JobBoard, job: base.Job) -> base.Job:
+    """The same job, as another program reads it."""
+    return next(found for found in board.iterjobs() if found.uuid == job.uuid)
+
+
+# Connecting.
+
+
+def test_a_board_that_is_not_connected_says_so(conf: dict[str, Any]) -> None:
+    board = backends.fetch("board", conf)
+    assert not board.connected and board.name == "board"
+    with pytest.raises(exceptions.JobFailure, match="'board' is not connected"):
+        board.post("x")
+    board.connect()
+    board.connect()
+    assert board.connected and list(board.iterjobs()) == []
+    job = board.post("x")
+    board.claim(job, "me")
+    board.consume(job, "me")
+    board.close()
+    assert not board.connected
+    with pytest.raises(exceptions.JobFailure, match="not connected"):
+        _ = job.state
+
+
+# Posting and listing.
+
+
+def test_posted_job_is_read_as_it_was_posted(board: base.JobBoard, another: base.JobBoard) -> None:
+    details = {"store": {"x": (1, "π\0"), "y": {2: None}}, "flow_uuid": "f"}
+    book = models.LogBook("a book")
+    posted = board.post("Füße 🦊", book, details, priority="high")
+    [found] = another.iterjobs()
+    for job in (posted, found):
+        assert (job.name, job.details, job.priority) == ("Füße 🦊", details, base.JobPriority.HIGH)
+        assert (job.book_uuid, job.book_name) == (book.uuid, "a book")
+        assert job.state == states.UNCLAIMED and job.claims == 0
+    assert found == posted and found.uuid == posted.uuid and len({found, posted}) == 1
+    assert found.created_on == posted.created_on
+    assert found.last_modified is not None
+    assert timedelta(0) <= found.last_modified - found.created_on < timedelta(seconds=1)
+    assert "Füße" in str(found) and "store" not in str(found)
+    assert another.job_count == 1
+
+
+def test_most_urgent_job_comes_first_and_then_the_oldest(
+    board: base.JobBoard, another: base.JobBoard
+) -> None:
+    """Also where there are more of them than are read at a time."""
+    asked = list(base.JobPriority) * 9
+    asked[3:5] = reversed(asked[3:5])
+    for number, priority in enumerate(asked):
+        board.post(f"{priority.rank} {number:03}", priority=priority)
+    listed = names(another)
+    assert len(listed) == 45 and listed == sorted(listed)
+    jobs = list(another.iterjobs())
+    assert jobs[0] < jobs[1] < jobs[-1]  # type: ignore[operator]
+    assert not jobs[-1] < jobs[0]  # type: ignore[operator]
+    for job in jobs[5:40]:
+        another.claim(job, "me")
+    assert names(board, only_unclaimed=True) == listed[:5] + listed[40:]
+    assert names(board, ensure_fresh=True) == listed
+
+
+def test_wrong_posts_are_refused(board: base.JobBoard) -> None:
+    with pytest.raises(ValueError, match=r"'urgent' is no priority of a job.*VERY_HIGH, HIGH"):
+        board.post("x", priority="urgent")
+    with pytest.raises(ValueError, match="name=''"):
+        board.post("")
+    with pytest.raises(exceptions.NotEncodable, match=r"details\['lock'\]"):
+        board.post("x", details={"lock": threading.Lock()})
+    assert board.job_count == 0
+
+
+def test_job_reads_its_log_book_from_the_persistence_backend(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
+    with stores.backend("memory") as kept:
+        book, flow = persistence.temporary_flow_detail(kept)
+        board.post("x", book)
+        if conf["board"] != "memory":
+            with backends.backend("reader", conf, persistence=kept) as reading:
+                [job] = reading.iterjobs()
+                assert job.book is not None
+                assert (job.book.uuid, [each.uuid for each in job.book]) == (book.uuid, [flow.uuid])
+    [job] = board.iterjobs()
+    assert job.book is None and job.book_uuid == book.uuid  # this board knows no backend
+
+
+def test_wait_ends_when_a_job_can_be_claimed(board: base.JobBoard, another: base.JobBoard) -> None:
+    with pytest.raises(exceptions.NotFound, match=r"0\.1 seconds"):
+        board.wait(timeout=0.1)
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lambda: names_of(board.wait(60)))
+        another.post("x")
+        assert waiting.result(60) == ["x"]
+    board.claim(next(board.iterjobs()), "me")
+    with pytest.raises(exceptions.NotFound):
+        another.wait(timeout=0.1)
+
+
+def names_of(jobs: Iterator[base.Job]) -> list[str]:
+    return [job.name for job in jobs]
+
+
+# Claims.
+
+
+def test_claimed_job_has_one_owner(board: base.JobBoard, another: base.JobBoard) -> None:
+    posted = board.post("x")
+    assert board.find_owner(posted) is None
+    [job] = another.iterjobs(only_unclaimed=True)
+    another.claim(job, "me")
+    assert board.find_owner(posted) == another.find_owner(job) == "me"
+    assert posted.state == job.state == states.CLAIMED
+    assert job.claims == 1 and job.expires_in() is None
+    assert names(board, only_unclaimed=True) == [] and names(board) == ["x"]
+    for who in ("me", "you"):
+        with pytest.raises(exceptions.UnclaimableJob, match=r"x .*is claimed by me"):
+            board.claim(posted, who)
+    another.abandon(job, "me")
+    assert board.find_owner(posted) is None and posted.state == states.UNCLAIMED
+    board.claim(posted, "you")
+    assert same(another, posted).claims == posted.claims == 2
+
+
+def test_one_of_many_claims_of_a_job_succeeds(board: base.JobBoard, another: base.JobBoard) -> None:
+    for _ in range(5):
+        board.post("x")
+    jobs = list(board.iterjobs())
+
+    def claimed(number: int) -> list[int]:
+        mine = another if number % 2 else board
+        found = []
+        for place, job in enumerate(jobs):
+            with contextlib.suppress(exceptions.UnclaimableJob):
+                mine.claim(same(mine, job), f"owner {number}", expiry=60 if number < 4 else None)
+                found.append(place)
+        return found
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        found = [place for places in pool.map(claimed, range(8)) for place in places]
+    assert sorted(found) == [0, 1, 2, 3, 4]
+
+
+def test_claim_that_is_not_extended_ends(board: base.JobBoard, another: base.JobBoard) -> None:
+    """And then the job is anybody's: the owner of before can do nothing more with it."""
+    board.post("x")
+    [job] = board.iterjobs()
+    board.claim(job, "me", expiry=60)
+    left = job.expires_in()
+    assert left is not None and 30 < left <= 60
+    with pytest.raises(exceptions.UnclaimableJob, match=r"by me, for \d+\.\d seconds more"):
+        another.claim(same(another, job), "you")
+    assert job.extend_expiry(0.2)
+    until(lambda: another.find_owner(job) is None, within=0.2)
+    assert job.state == states.UNCLAIMED and job.expires_in() is None
+    assert not job.extend_expiry(60)
+    with pytest.raises(exceptions.NotFound, match="not claimed: me cannot consume"):
+        board.consume(job, "me")
+    [free] = another.iterjobs(only_unclaimed=True)
+    # Even under the same name.
+    another.claim(free, "me", expiry=60)
+    assert not job.extend_expiry(60)
+    for end in (board.consume, board.abandon, board.trash):
+        with pytest.raises(exceptions.JobFailure, match="claimed anew by me"):
+            end(job, "me")
+    assert free.extend_expiry(30)
+    another.consume(free, "me")
+    assert job.state == states.COMPLETE and not job.extend_expiry(60)
+
+
+def test_claim_without_expiry_gets_one(board: base.JobBoard) -> None:
+    job = board.post("x")
+    board.claim(job, "me")
+    assert same(board, job).extend_expiry(60)
+    assert (job.expires_in() or 0) > 30
+    for wrong in (0, -1, "soon"):
+        with pytest.raises(ValueError, match="expiry="):
+            job.extend_expiry(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["consume", "trash"])
+def test_removed_job_is_complete(board: base.JobBoard, another: base.JobBoard, how: str) -> None:
+    posted, other = board.post("x"), board.post("y")
+    [job, _] = another.iterjobs()
+    with pytest.raises(exceptions.NotFound, match=f"not claimed: me cannot {how}"):
+        getattr(another, how)(job, "me")
+    another.claim(job, "me")
+    for who, board_of_who in (("you", board), ("you", another)):
+        with pytest.raises(exceptions.JobFailure, match=f"claimed by me: you cannot {how}"):
+            getattr(board_of_who, how)(same(board_of_who, job), who)
+    getattr(another, how)(job, "me")
+    assert posted.state == job.state == states.COMPLETE and posted.wait(60)
+    assert not other.wait(0.05)
+    assert names(board) == ["y"] and board.job_count == 1
+    assert board.find_owner(posted) is None and posted.last_modified is None
+    for again in (board.claim, board.consume, board.abandon, board.trash):
+        with pytest.raises(exceptions.NotFound, match="not on the board any more"):
+            again(posted, "me")
+
+
+def test_abandoning_is_for_the_owner(board: base.JobBoard) -> None:
+    job = board.post("x")
+    with pytest.raises(exceptions.NotFound, match="not claimed"):
+        board.abandon(job, "me")
+    board.claim(job, "me")
+    with pytest.raises(exceptions.JobFailure, match="claimed by me: you cannot abandon"):
+        board.abandon(job, "you")
+    for wrong, error in ((b"me", TypeError), ("", ValueError)):
+        with pytest.raises(error, match="name of an owner"):
+            board.abandon(job, wrong)  # type: ignore[arg-type]
+    assert board.find_owner(job) == "me"
+
+
+def test_board_tells_of_jobs(board: base.JobBoard) -> None:
+    assert isinstance(board, base.NotifyingJobBoard)
+    told: list[tuple[str, str]] = []
+    board.notifier.register("*", lambda event, details: told.append((event, details["job"].name)))
+    for end in (board.consume, board.trash):
+        job = board.post(end.__name__)
+        board.claim(job, "me")
+        board.abandon(job, "me")
+        board.claim(job, "me")
+        end(job, "me")
+    for name in ("consume", "trash"):
+        events = [event for event, of_job in told if of_job == name]
+        assert events == [base.POSTED, base.CLAIMED, base.CLAIMED, base.REMOVAL]
+
+
+# Where boards are.
+
+
+def test_boards_of_two_namespaces_do_not_know_each_other(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
+    if conf["board"] == "memory":
+        with pytest.raises(ValueError, match="no option 'namespace'"):
+            backends.fetch("other", {**conf, "namespace": "other"})
+        return
+    job = board.post("x")
+    with backends.backend("other", {**conf, "namespace": "other"}) as other:
+        assert names(other) == [] and other.job_count == 0
+        with pytest.raises(exceptions.NotFound):
+            other.claim(job, "me")
+
+
+def test_sql_board_is_in_the_database_of_the_flows(tmp_path: Path) -> None:
+    """Where no other is named; and its backend is open when the board is closed."""
+    uri = f"sqlite:///{tmp_path}/flows.db"
+    with stores.backend(uri) as kept:
+        book, _ = persistence.temporary_flow_detail(kept)
+        with backends.backend("here", "sql", persistence=kept) as board:
+            board.post("x", book)
+        with backends.backend("there", uri, persistence=kept) as board:
+            [job] = board.iterjobs()
+            assert job.book is not None and job.book.uuid == book.uuid
+    # One in memory is gone when its backend is closed.
+    with stores.backend("sqlite://") as kept:
+        book, _ = persistence.temporary_flow_detail(kept)
+        with backends.backend("here", "sql", persistence=kept) as board:
+            board.post("x", book)
+        with contextlib.closing(kept.get_connection()) as connection:
+            assert connection.get_logbook(book.uuid).uuid == book.uuid
+
+
+def test_damaged_job_keeps_nobody_from_others(tmp_path: Path) -> None:
+    import sqlite3
+
+    uri = f"sqlite:///{tmp_path}/flows.db"
+    with backends.backend("b", uri) as board:
+        board.post("bad", details={"x": 1})
+        board.post("good", details={"x": 2})
+        with contextlib.closing(sqlite3.connect(tmp_path / "flows.db")) as raw:
+            raw.execute("UPDATE wbe_jobs SET details = '{oops' WHERE name = 'bad'")
+            raw.commit()
+        bad, good = board.iterjobs()
+        assert good.details == {"x": 2}
+        with pytest.raises(exceptions.JobFailure, match=r"bad .*has details that are damaged"):
+            _ = bad.details
+        board.claim(bad, "me")
+        board.trash(bad, "me")
+        assert names(board) == ["good"]
+
+
+def test_database_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    board = backends.fetch("b", f"sqlite:///{tmp_path}/file/flows.db")
+    with pytest.raises(exceptions.JobFailure, match=r"Looking up|unable to open|Upgrading"):
+        board.connect()
+    assert not board.connected
+
+
+@pytest.mark.parametrize(
+    ("conf", "error", "text"),
+    [
+        ("postgres://x/y", exceptions.NotFound, "did you mean 'postgresql'"),
+        ("sqll", exceptions.NotFound, "No job board of kind 'sqll' .did you mean 'sql'"),
+        ("sql", ValueError, "'b' needs a database"),
+        ("memory://?path=x", ValueError, "A job board in memory has no option 'path'"),
+        ({"connection": "sqlite://"}, ValueError, "needs a 'board'"),
+        ({"board": "sql", "connection": "memory"}, ValueError, "needs a database"),
+        ({"board": "sql", "namespace": ""}, ValueError, "namespace=''"),
+        (7, TypeError, "a dict or a URI, not 7"),
+    ],
+)
+def test_wrong_configuration_is_told(conf: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        backends.fetch("b", conf)
+
+
+def test_priorities_are_ordered() -> None:
+    priority = base.JobPriority
+    assert priority.convert("very_low") is priority.convert(priority.VERY_LOW) is priority.VERY_LOW
+    assert priority.reorder(("low", 1), (priority.HIGH, 2), ("low", 3)) == (2, 1, 3)
+    assert priority.reorder(("low", 1)) == 1
+    with pytest.raises(ValueError, match="At least one"):
+        priority.reorder()
+
+
+def test_every_kind_is_an_entry_point_too() -> None:
+    """As setup.cfg offers them, so that plug-in lists show them."""
+    config = Path(__file__).parents[2] / "setup.cfg"
+    _, _, offered = config.read_text().partition("\nwbengine.jobboards =\n")
+    block = offered.partition("\nwbengine.")[0]
+    found = dict(line.strip().split(" = ") for line in block.splitlines())
+    assert found == dict(backends.KINDS)
+
+
+@pytest.mark.alone
+def test_claim_takes_as_long_however_many_jobs_wait(
+    conf: dict[str, Any], board: base.JobBoard
+) -> None:
+    """Of 30,000 the first one is found, and claimed, as one of ten is."""
+    if conf["board"] == "memory":
+        pytest.skip("it is the same database as that of sqlite")
+
+    def fastest() -> float:
+        found = []
+        for _ in range(9):
+            begun = time.perf_counter()
+            job = next(board.iterjobs(only_unclaimed=True))
+            board.claim(job, "me")
+            found.append(time.perf_counter() - begun)
+            board.consume(job, "me")
+        return min(found)
+
+    for number in range(10):
+        board.post(f"{number}")
+    few = fastest()
+    asked = {key: value for key, value in conf.items() if key != "board"}
+    with stores.backend(asked) as kept:
+        engine: sa.Engine = getattr(kept, "engine")  # noqa: B009  (of databases only)
+        with engine.begin() as connection:
+            post = "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated)"
+            jobs = [{"uuid": f"job {number}"} for number in range(30_000)]
+            connection.execute(sa.text(f"{post} VALUES (:uuid, 'default', 'j', 2, 0, 0)"), jobs)
+        try:
+            assert fastest() < 4 * few
+        finally:
+            with engine.begin() as connection:
+                connection.execute(sa.text("DELETE FROM wbe_jobs"))

@@ -1,0 +1,173 @@
+"""Visitors with a name and a role: what each may do, and that it is written down who did it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import client
+from tests.dashboard.forms import send, token_in
+from tests.dashboard.held import Running
+from wbengine.dashboard import Visitor, create_app, parse_users
+from wbengine.dashboard.sessions import Sessions
+
+FILE = """\
+# name      role      token
+ann         admin     token-of-ann-0123456789
+olga        operator  token-of-olga-0123456789   # on duty
+victor      viewer    token-of-victor-0123456789
+gateway     proxy     token-of-gateway-0123456789
+"""
+TOKENS = {name: f"token-of-{name}-0123456789" for name in ("ann", "olga", "victor", "gateway")}
+
+
+def site(kept: story.Kept, name: str | None = None) -> TestClient:
+    found = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
+    if name is not None:
+        answer = send(found, "/login", {"token": TOKENS[name]})
+        assert answer.status_code == 303
+    return found
+
+
+def test_operator_acts_and_is_named(running: Running, audit: Any) -> None:
+    with site(running.kept, "olga") as browser:
+        page = browser.get(running.path).text
+        assert "olga · Actions allowed" in page
+        fields = {"form_token": token_in(page)}
+        assert send(browser, f"{running.path}/suspend", fields).status_code == 303
+        answer = send(browser, "/workers/drain", {**fields, "worker": "w"})
+        assert answer.status_code == 403 and "takes the role admin" in answer.text
+    done, refused = audit()
+    assert done == f"suspend flow {running.detail.uuid}, from olga, operator, 192.0.2.5"
+    assert refused.startswith("drain worker refused, from olga, operator, 192.0.2.5: ")
+
+
+def test_viewer_looks(running: Running) -> None:
+    with site(running.kept, "victor") as browser:
+        page = browser.get(running.path).text
+    assert "victor · Read-only" in page and "Suspend</button>" not in page
+
+
+def test_viewer_with_a_good_form_changes_nothing(kept: story.Kept, audit: Any) -> None:
+    """The form's own token is right: it is the role that is missing."""
+    with site(kept, "victor") as browser:
+        (cookie,) = browser.cookies.values()
+        fields = {"form_token": Sessions(parse_users(FILE)).form_token(cookie)}
+        answer = send(browser, f"/flows/{kept.uuids['good']}/revert", fields)
+    assert answer.status_code == 403 and "takes the role operator" in answer.text
+    assert "victor, viewer" in audit()[-1]
+
+
+def test_proxy_says_who_asks(running: Running, audit: Any) -> None:
+    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
+    with site(running.kept) as browser:
+        named = {**bearer, "x-wbengine-user": "eve@example.com", "x-wbengine-role": "operator"}
+        page = browser.get(running.path, headers=named).text
+        assert "eve@example.com · Actions allowed" in page
+        headers = {**named, "origin": story.HOST, "sec-fetch-site": "same-origin"}
+        fields = {"form_token": token_in(page)}
+        assert send(browser, f"{running.path}/suspend", fields, headers).status_code == 303
+        looking = {**bearer, "x-wbengine-user": "joe"}
+        assert "joe · Read-only" in browser.get(running.path, headers=looking).text
+    assert "from eve@example.com, operator, " in audit()[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"x-wbengine-user": "a b"},
+        {"x-wbengine-user": "eve", "x-wbengine-role": "root"},
+        {"x-wbengine-user": "eve", "x-wbengine-role": "proxy"},
+    ],
+)
+def test_proxy_that_names_nobody_is_refused(kept: story.Kept, said: dict[str, str]) -> None:
+    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
+    with site(kept) as browser:
+        assert browser.get("/", headers={**bearer, **said}).status_code == 401
+        assert send(browser, "/login", {"token": TOKENS["gateway"]}).status_code == 401
+
+
+def test_a_name_without_the_proxys_token_is_nothing(kept: story.Kept) -> None:
+    named = {"x-wbengine-user": "eve", "x-wbengine-role": "admin"}
+    with site(kept) as browser:
+        assert browser.get("/", headers=named).status_code == 401
+        bearer = {"authorization": f"Bearer {TOKENS['victor']}"}
+        assert "victor · Read-only" in browser.get("/", headers={**named, **bearer}).text
+
+
+def test_proxys_visitor_cannot_come_in_by_the_cookie_of_its_forms(kept: story.Kept) -> None:
+    bearer = {"authorization": f"Bearer {TOKENS['gateway']}"}
+    with site(kept) as browser:
+        named = {**bearer, "x-wbengine-user": "eve", "x-wbengine-role": "admin"}
+        assert browser.get("/", headers=named).status_code == 200 and len(browser.cookies) == 1
+        assert browser.get("/").status_code == 401
+        twice = [*bearer.items(), ("x-wbengine-user", "eve"), ("x-wbengine-user", "ann")]
+        assert browser.get("/", headers=twice).status_code == 401
+
+
+def test_users_know_nothing_that_signs_for_others(kept: story.Kept) -> None:
+    """Whoever knows one token can make cookies of its user, and of nobody else."""
+    mine = {TOKENS["victor"]: Visitor("ceo", "admin")}
+    with site(kept) as browser:
+        name = Sessions(parse_users(FILE)).cookie
+        browser.cookies.set(name, Sessions(mine).begin(TOKENS["victor"]))
+        assert "victor · Read-only" in browser.get("/").text
+
+
+def test_a_role_that_is_taken_away_is_gone_at_once(kept: story.Kept) -> None:
+    with site(kept, "ann") as browser:
+        (value,) = browser.cookies.values()
+    less = parse_users(FILE.replace("ann         admin", "ann         viewer"))
+    with client(kept, token=None, users=less, allow_actions=True) as browser:
+        browser.cookies.set(Sessions(less).cookie, value)
+        assert "ann · Read-only" in browser.get("/").text
+
+
+def test_a_cookie_is_of_one_list_of_users(kept: story.Kept) -> None:
+    with site(kept, "ann") as browser:
+        assert browser.get("/").status_code == 200
+        fewer = parse_users(FILE.replace("ann ", "#"))
+        with client(kept, token=None, users=fewer) as other:
+            (value,) = browser.cookies.values()
+            other.cookies.set(Sessions(fewer).cookie, value)
+            assert other.get("/").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no user"),
+        ("# nobody\n", "no user"),
+        ("ann admin\n", "line 1: there are 2 words"),
+        ("\nann amdin token-of-ann-0123456789\n", "line 2: role='amdin' (did you mean 'admin'?)"),
+        ("a/b admin token-of-ann-0123456789", "user='a/b'"),
+        ("ann admin short", "at least 16 characters"),
+        ("ann admin token-of-ann-0123456789\nbob admin token-of-ann-0123456789", "'bob' has"),
+    ],
+)
+def test_a_file_of_users_that_makes_no_sense_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_users(text)
+    assert told in str(caught.value) and "token-of-ann" not in str(caught.value)
+
+
+def test_a_token_may_hold_what_begins_a_comment() -> None:
+    assert parse_users("ann admin abc#0123456789abcdef # on duty") == {
+        "abc#0123456789abcdef": Visitor("ann", "admin")
+    }
+
+
+def test_users_that_are_none_are_refused(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="there are no users"):
+        create_app(kept.backend, users={})
+    with pytest.raises(ValueError, match="is no name"):
+        Visitor("x\nforged")
+
+
+def test_token_and_users_are_one_too_many(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="leave out one"):
+        create_app(kept.backend, token=story.TOKEN, users=parse_users(FILE))

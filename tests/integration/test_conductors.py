@@ -1,0 +1,563 @@
+"""Conductors: what becomes of jobs, and of the flows that these are about."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import conducted
+from tests.support.waiting import until
+from wbengine import engines, exceptions, states
+from wbengine.conductors import backends, base
+from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.listeners import capturing
+from wbengine.persistence import backends as stores
+from wbengine.persistence import base as persistence
+from wbengine.persistence import commands, models
+
+KINDS: dict[str, dict[str, Any]] = {
+    "blocking": {},
+    "nonblocking": {"max_simultaneous_jobs": 3},
+    "executor": {"executor_factory": lambda: futures.ThreadPoolExecutor(2)},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[persistence.Backend]:
+    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as made:
+        yield made
+
+
+@pytest.fixture
+def board(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
+    with boards.backend("board", "sql", persistence=store) as made:
+        yield made
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Any]:
+    return {"folder": str(tmp_path), "mark": "m"}
+
+
+def run(conductor: base.Conductor, done: Callable[[], object]) -> None:
+    """Let it run until something is so, and stop it."""
+    with running(conductor):
+        until(done)
+
+
+@contextlib.contextmanager
+def running(conductor: base.Conductor) -> Iterator[None]:
+    thread = threading.Thread(target=conductor.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        conductor.stop()
+        assert conductor.wait(60)
+        thread.join(60)
+
+
+def state_of(store: persistence.Backend, uuid: str) -> str | None:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.get_flow_details(uuid, lazy=True).state
+
+
+def is_done(job: jobs.Job) -> Callable[[], bool]:
+    return lambda: job.state == states.COMPLETE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_posted_flow_is_run_and_its_job_consumed(
+    kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """And what happens is told, in this order; the claim is held all the while."""
+    conductor = backends.fetch(kind, "me", board, persistence=store, **KINDS[kind])
+    told: list[Any] = []
+
+    def tell(event: str, details: dict[str, Any]) -> None:
+        assert details["conductor"] is conductor
+        told.append((event, board.find_owner(details["job"])))
+
+    conductor.notifier.register("*", tell)
+    job, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
+    run(conductor, is_done(job))
+    assert state_of(store, uuid) == states.SUCCESS
+    assert conducted.notes(tmp_path) == ["m a", "m b"]
+    stages = ("compilation", "preparation", "validation", "running")
+    events = [(f"{stage}_{end}", "me") for stage in stages for end in ("start", "end")]
+    assert told == [*events, ("job_consumed", None)]
+
+
+def test_several_flows_run_at_once_and_no_more_than_allowed(
+    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
+    marks = ["0", "1", "2"]
+    for mark in marks:
+        conducted.GATES[mark], conducted.BEGUN[mark] = threading.Event(), threading.Event()
+        told = {"folder": str(tmp_path), "mark": mark}
+        conducted.post(board, store, conducted.gated, inputs=told)
+    conductor = backends.fetch("nonblocking", "me", board, persistence=store,
+                               max_simultaneous_jobs=2)  # fmt: skip
+    with running(conductor):
+        until(lambda: [conducted.BEGUN[mark].is_set() for mark in marks] == [True, True, False])
+        assert len(list(board.iterjobs(only_unclaimed=True))) == 1
+        conducted.GATES["0"].set()
+        until(conducted.BEGUN["2"].is_set)
+        conducted.GATES["1"].set()
+        conducted.GATES["2"].set()
+        until(lambda: board.job_count == 0)
+
+
+def test_most_urgent_job_is_run_first(
+    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
+    for mark in ("normal", "low", "very_high", "high"):
+        told = {"folder": str(tmp_path), "mark": mark}
+        conducted.post(board, store, conducted.plain, inputs=told, priority=mark)
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    conductor.run(max_dispatches=3)
+    assert not conductor.dispatching
+    ran = [line.partition(" ")[0] for line in conducted.notes(tmp_path)[::2]]
+    assert ran == ["very_high", "high", "normal"]
+    assert [job.state for job in board.iterjobs()] == [states.UNCLAIMED]
+
+
+# What becomes of a job.
+
+
+@pytest.mark.parametrize("kind", ["value", "execution"])
+def test_job_of_failed_flow_is_consumed(
+    kind: str, store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """Whatever it failed with: its end is stored, and nothing is left to be done."""
+    job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": kind})
+    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and state_of(store, uuid) == states.REVERTED
+    undone = ["m undone fails", "m undone a"]
+    assert conducted.notes(tmp_path) == ["m a", "m fails", *undone]
+
+
+def test_job_of_flow_that_lacks_inputs_is_consumed(
+    store: persistence.Backend, board: jobs.JobBoard
+) -> None:
+    job, uuid = conducted.post(board, store, conducted.plain)
+    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and state_of(store, uuid) is None
+
+
+def test_job_brings_inputs_of_its_own(
+    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
+    """Beside those that its flow's record has, which they win over."""
+    book = models.LogBook("b")
+    flow = models.FlowDetail("f")
+    flow.meta["store"] = {"folder": str(tmp_path), "mark": "of the flow"}
+    book.add(flow)
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_logbook(book)
+    engines.save_factory_details(flow, conducted.plain, (), {}, backend=store)
+    # Without 'flow_uuid': the book has one flow.
+    board.post("x", book, details={"store": {"mark": "of the job"}})
+    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
+    assert conducted.notes(tmp_path) == ["of the job a", "of the job b"]
+
+
+@pytest.mark.parametrize("flows", [0, 1, 2, None])
+def test_job_that_cannot_be_run_is_trashed(
+    flows: int | None,
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its flow says nothing of what made it, is not there, or one of several; others go on."""
+    book = None
+    if flows is not None:
+        book = models.LogBook("b")
+        for _ in range(flows):
+            book.add(models.FlowDetail("f"))
+        with contextlib.closing(store.get_connection()) as connection:
+            connection.save_logbook(book)
+    trashed = board.post("bad", book)
+    job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    told: list[str] = []
+    conductor.notifier.register("job_trashed", lambda event, details: told.append(event))
+    conductor.run(max_dispatches=2)
+    assert trashed.state == job.state == states.COMPLETE and told == ["job_trashed"]
+    assert conducted.notes(tmp_path) == ["m a", "m b"]
+    why = {0: "has no flow", 1: "does not say what made its flow", 2: "has 2 flows", None: "no log"}
+    assert why[flows] in caplog.text
+
+
+def test_stopped_conductor_hands_its_flow_over(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """What is saved is not run again."""
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    told: list[str] = []
+    conductor.notifier.register("*", lambda event, details: told.append(event))
+    with running(conductor):
+        until(conducted.BEGUN["m"].is_set)
+        conductor.stop()
+        assert conductor.dispatching and not conductor.wait(0.05)
+        conducted.GATES["m"].set()
+    assert told[-1] == "job_abandoned" and state_of(store, uuid) == states.SUSPENDED
+    assert job.state == states.UNCLAIMED
+    impl_blocking.BlockingConductor("you", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and state_of(store, uuid) == states.SUCCESS
+    assert conducted.notes(tmp_path) == ["m before", "m gate", "m after"]
+    # One that was stopped begins nothing.
+    conducted.post(board, store, conducted.plain, inputs=inputs)
+    conductor.run()
+    assert board.job_count == 1
+
+
+def test_job_claimed_again_does_not_run_a_flow_that_has_ended(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """Its first conductor died when the end was stored, and the job was not consumed yet."""
+    job, uuid = conducted.post(board, store, conducted.failing, inputs={**inputs, "kind": "value"})
+    board.claim(job, "dead", expiry=0.01)
+    with contextlib.closing(store.get_connection()) as connection:
+        engine = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+    with pytest.raises(ValueError, match="oops"):
+        engine.run()
+    before = conducted.notes(tmp_path)
+    until(lambda: job.state == states.UNCLAIMED)
+    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and state_of(store, uuid) == states.REVERTED
+    assert conducted.notes(tmp_path) == before
+
+
+def test_flow_that_ends_under_a_lost_claim_is_not_run_again(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """The claim of who runs it has ended; also where engines wait for others to end."""
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    job, uuid = conducted.post(
+        board, store, conducted.gated_failing, inputs={**inputs, "kind": "value"}
+    )
+    board.claim(job, "slow", expiry=0.01)
+    with contextlib.closing(store.get_connection()) as connection:
+        slow = engines.load_from_detail(connection.get_flow_details(uuid), backend=store)
+    conductor = backends.fetch(
+        "blocking", "me", board, persistence=store, engine_options={"on_busy": "wait"}
+    )
+    with futures.ThreadPoolExecutor(1) as pool:
+        running_slow = pool.submit(slow.run)
+        until(conducted.BEGUN["m"].is_set)
+        with running(conductor):
+            until(lambda: any(found.claims > 1 for found in board.iterjobs()))
+            conducted.GATES["m"].set()
+            with pytest.raises(ValueError, match="oops"):
+                running_slow.result(60)
+            until(is_done(job))
+    assert state_of(store, uuid) == states.REVERTED
+    assert conducted.notes(tmp_path) == ["m gate", "m fails", "m undone fails", "m undone gate"]
+
+
+def test_flow_that_another_runs_is_left_alone_until_it_ends(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """Meanwhile others have their turn."""
+    busy, uuid = conducted.post(board, store, conducted.plain, inputs=inputs, priority="high")
+    told = {**inputs, "mark": "other"}
+    job, _ = conducted.post(board, store, conducted.plain, inputs=told)
+    with contextlib.closing(store.get_connection()) as connection:
+        lease = connection.take_lease(uuid, "somebody", 60)
+        with running(impl_blocking.BlockingConductor("me", board, persistence=store)):
+            until(is_done(job))
+            assert busy.state != states.COMPLETE
+            connection.give_back_lease(lease)
+            until(is_done(busy))
+    assert sorted(conducted.notes(tmp_path)) == ["m a", "m b", "other a", "other b"]
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no name")], ids=repr)
+def test_flow_whose_code_is_of_another_version_is_left_for_others(
+    error: Exception,
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+) -> None:
+    job, _ = conducted.post(board, store, conducted.interrupted, inputs=inputs)
+    conducted.RAISED_ONCE["factory"] = error
+    impl_blocking.BlockingConductor("old", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.UNCLAIMED
+    impl_blocking.BlockingConductor("new", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and conducted.notes(tmp_path) == ["m a", "m b"]
+
+
+INTERRUPTIONS = [SystemExit(3), KeyboardInterrupt("interrupted")]
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+@pytest.mark.parametrize("where", ["task", "factory"])
+def test_interruption_in_a_thread_leaves_the_flow_for_later(
+    where: str,
+    error: BaseException,
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+) -> None:
+    """And others go on in that thread; here it is the only one."""
+    job, uuid = conducted.post(board, store, conducted.interrupted, inputs=inputs, priority="high")
+    other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+    conducted.RAISED_ONCE[where] = error
+    conductor = backends.fetch(
+        "nonblocking", "me", board, persistence=store, max_simultaneous_jobs=1
+    )
+    with running(conductor):
+        until(lambda: other.state == job.state == states.COMPLETE)
+    assert state_of(store, uuid) == states.SUCCESS
+    assert conducted.notes(tmp_path)[-1] == "m b"
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+@pytest.mark.parametrize("where", ["task", "factory"])
+def test_interruption_in_the_thread_of_run_is_raised_and_the_job_free(
+    where: str,
+    error: BaseException,
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+) -> None:
+    job, uuid = conducted.post(board, store, conducted.interrupted, inputs=inputs)
+    conducted.RAISED_ONCE[where] = error
+    with pytest.raises(type(error)):
+        impl_blocking.BlockingConductor("me", board, persistence=store).run()
+    assert job.state == states.UNCLAIMED
+    assert state_of(store, uuid) == (states.SUSPENDED if where == "task" else None)
+    impl_blocking.BlockingConductor("you", board, persistence=store).run(max_dispatches=1)
+    assert job.state == states.COMPLETE and conducted.notes(tmp_path) == ["m a", "m b"]
+
+
+def test_flow_that_a_command_suspends_stays_so_until_it_is_resumed(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    """Its job is gone, and no conductor goes on with it."""
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    job, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    ran: list[engines.Engine] = []
+    conductor.notifier.register(
+        "running_start", lambda event, details: ran.append(details["engine"])
+    )
+    with contextlib.closing(store.get_connection()) as connection, running(conductor):
+        until(conducted.BEGUN["m"].is_set)
+        connection.send_command(uuid, commands.FlowCommand("suspend", "hold it"))
+        until(lambda: ran[0].storage.get_flow_state() == states.SUSPENDING)
+        conducted.GATES["m"].set()
+        until(is_done(job))
+        assert state_of(store, uuid) == states.SUSPENDED
+        assert conducted.notes(tmp_path) == ["m before", "m gate"]
+        engines.load_from_detail(connection.get_flow_details(uuid), backend=store).run()
+    assert conducted.notes(tmp_path) == ["m before", "m gate", "m after"]
+
+
+@pytest.mark.parametrize("damage", ["priority = 7", "created = 1e300"])
+def test_job_whose_row_cannot_be_read_is_left_and_told_once(
+    damage: str,
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, _ = conducted.post(board, store, conducted.plain, inputs=inputs, priority="high")
+    with contextlib.closing(sqlite3.connect(tmp_path / "flows.db")) as raw, raw:
+        raw.execute(f"UPDATE wbe_jobs SET {damage} WHERE uuid = ?", (bad.uuid,))
+    for mark in ("x", "y"):
+        conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": mark})
+    impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=2)
+    assert conducted.notes(tmp_path) == ["x a", "x b", "y a", "y b"]
+    assert list(board.iterjobs()) == [] and board.job_count == 1
+    assert caplog.text.count(f"Job {bad.uuid} cannot be read") == 1
+
+
+# Claims.
+
+
+class Hasty(impl_blocking.BlockingConductor):
+    """Its claims are short."""
+
+    CLAIM_SECONDS = 0.6
+
+
+def test_claim_is_kept_while_the_flow_runs(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any, tmp_path: Path
+) -> None:
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    job, _ = conducted.post(board, store, conducted.gated, inputs=inputs)
+    with running(Hasty("me", board, persistence=store)):
+        until(conducted.BEGUN["m"].is_set)
+        first = job.last_modified
+        for _ in range(20):
+            with pytest.raises(exceptions.NotFound):
+                board.wait(timeout=0.1)
+        assert board.find_owner(job) == "me" and job.last_modified == first
+        conducted.GATES["m"].set()
+        until(is_done(job))
+
+
+def test_flow_whose_claim_is_lost_is_suspended(
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here its job was removed by an operator; the conductor goes on with other jobs."""
+    conducted.GATES["m"], conducted.BEGUN["m"] = threading.Event(), threading.Event()
+    _, uuid = conducted.post(board, store, conducted.gated, inputs=inputs)
+    with running(Hasty("me", board, persistence=store)):
+        until(conducted.BEGUN["m"].is_set)
+        [found] = board.iterjobs()
+        board.trash(found, "me")
+        until(lambda: "was lost, and its flow suspended" in caplog.text)
+        conducted.GATES["m"].set()
+        until(lambda: state_of(store, uuid) == states.SUSPENDED)
+        other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+        until(is_done(other))
+    assert "m after" not in conducted.notes(tmp_path)
+
+
+def test_flow_whose_claim_is_lost_while_it_is_made_does_not_begin(
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, uuid = conducted.post(board, store, conducted.slowly_made, inputs=inputs)
+    monkeypatch.setitem(conducted.GATES, "factory", threading.Event())
+    monkeypatch.setitem(conducted.BEGUN, "factory", threading.Event())
+    with running(Hasty("me", board, persistence=store)):
+        until(conducted.BEGUN["factory"].is_set)
+        [found] = board.iterjobs()
+        board.trash(found, "me")
+        until(lambda: "was lost" in caplog.text)
+        conducted.GATES["factory"].set()
+        other, _ = conducted.post(board, store, conducted.plain, inputs={**inputs, "mark": "n"})
+        until(is_done(other))
+    assert state_of(store, uuid) is None and conducted.notes(tmp_path) == ["n a", "n b"]
+
+
+def test_conductor_outlives_the_loss_of_its_board(
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+    inputs: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
+    board.close()
+    conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
+    with running(conductor):
+        until(lambda: "'board' is not connected" in caplog.text)
+        conductor.connect()
+        until(is_done(job))
+    conductor.close()
+    assert not board.connected
+
+
+# Conductors of one's own.
+
+
+def test_subclass_adds_listeners_and_learns_what_is_done(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any
+) -> None:
+    """As services do that were written for TaskFlow: here the book goes when its job is done."""
+    heard: list[Any] = []
+
+    class Conductor(impl_blocking.BlockingConductor):
+        def _listeners_from_job(self, job: jobs.Job, engine: Any) -> Any:
+            found = super()._listeners_from_job(job, engine)
+            values: Any = heard
+            return [*found, capturing.CaptureListener(engine, values=values)]
+
+        def _on_job_done(self, job: jobs.Job, fut: futures.Future[bool]) -> None:
+            super()._on_job_done(job, fut)
+            assert fut.result() and job.state == states.COMPLETE
+            with contextlib.closing(store.get_connection()) as connection:
+                connection.destroy_logbook(job.book_uuid or "")
+
+    _, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
+    Conductor("me", board, persistence=store).run(max_dispatches=1)
+    assert any("a" in str(line) for line in heard)
+    with pytest.raises(exceptions.NotFound):
+        state_of(store, uuid)
+
+
+def test_conductor_says_who_it_is(board: jobs.JobBoard) -> None:
+    told = impl_blocking.BlockingConductor("me", board).conductor.to_dict()
+    assert told["kind"] == "conductor" and told["name"].startswith("me@")
+    assert set(told["metadata"]) == {"hostname", "pid"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "text"),
+    [
+        ("bloking", {}, exceptions.NotFound, "'bloking' .did you mean 'blocking'"),
+        ("blocking", {"wait_timeout": "soon"}, ValueError, "wait_timeout.*'soon'"),
+        ("blocking", {"wait_timeout": 0}, ValueError, "above 0, not 0"),
+        ("nonblocking", {"executor_factory": 7}, ValueError, "must be callable, not 7"),
+        (
+            "blocking",
+            {"persistence": "sqlite:///x"},
+            TypeError,
+            "persistence must be a Backend.* str",
+        ),
+        ("blocking", {"engine": "serail"}, exceptions.NotFound, "'serail' .did you mean 'serial'"),
+        ("blocking", {"engine": "parallel://?max_workers=0"}, ValueError, "max_workers='0'"),
+        (
+            "blocking",
+            {"engine_options": {"on_bussy": "wait"}},
+            ValueError,
+            "'on_bussy' .did you mean 'on_busy'",
+        ),
+    ],
+)
+def test_wrong_options_are_told(
+    kind: str, options: Any, error: type[Exception], text: str, board: jobs.JobBoard
+) -> None:
+    with pytest.raises(error, match=text):
+        backends.fetch(kind, "me", board, **options)
+
+
+def test_conductor_of_no_board_is_refused() -> None:
+    board: Any = "sqlite:///jobs.db"
+    with pytest.raises(TypeError, match=r"jobboard must be a JobBoard.* not a str"):
+        backends.fetch("blocking", "me", board)
+
+
+def test_executor_has_to_be_given(board: jobs.JobBoard) -> None:
+    conductor = impl_executor.ExecutorConductor("me", board)
+    with pytest.raises(exceptions.NotImplementedError, match="executor_factory="):
+        conductor.run()
+    assert not conductor.dispatching
+    assert impl_nonblocking.NonBlockingConductor.MAX_SIMULTANEOUS_JOBS > 1
+
+
+def test_every_kind_is_an_entry_point_too() -> None:
+    config = Path(__file__).parents[2] / "setup.cfg"
+    _, _, offered = config.read_text().partition("\nwbengine.conductors =\n")
+    block = offered.partition("\nwbengine.")[0]
+    found = dict(line.strip().split(" = ") for line in block.splitlines())
+    assert found == dict(backends.KINDS)

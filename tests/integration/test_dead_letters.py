@@ -1,0 +1,215 @@
+"""Requests whose workers are lost one after the other are put aside, sent again, or removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import brokers, workers
+from tests.support import fragile_tasks as tasks
+from tests.support.workers import until
+from wbengine import engines, transports
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.connections import dead_letters
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.patterns import linear_flow
+from wbengine.views import fleet as fleets
+from wbengine.views import ledgers, queues
+
+KINDS = ("filesystem", "redis", "rabbitmq")
+
+#: What queues of engines and of workers are called.
+ENGINES = "[0-9a-f-]{36}"
+WORKERS = "[A-Za-z0-9-]{1,60}-[0-9]+-[0-9a-f]{8}"
+
+Limited = Callable[[str, str, str], str]
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    kind: str = request.param
+    if kind == "memory":
+        return f"memory://{uuid.uuid4().hex}"
+    if kind == "filesystem":
+        return f"filesystem://{tmp_path / 'broker'}"
+    return str(request.getfixturevalue(f"{kind}_url"))
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, url: str, count: int) -> Iterator[list[workers.WorkerProcess]]:
+    arguments = ["--url", url, "--topic", "t", "--threads", "1"]
+    arguments += ["--tasks", "tests.support.fragile_tasks"]
+    with workers.workers(folder, *arguments, count=count) as started:
+        yield started
+
+
+def lose(task: Any, url: str, **store: Any) -> str:
+    """Run a task that is lost with two workers; why it failed."""
+    options = {"worker_expiry": 2, "transition_timeout": 300, "max_resends": 1}
+    engine = engines.load(
+        linear_flow.Flow("f").add(task), store=store, engine="worker-based", url=url, **options
+    )
+    with pytest.raises(exc.WorkerLost) as caught:
+        engine.run()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("url", KINDS, indirect=True)
+def test_request_that_kills_its_workers_is_put_aside_and_sent_again(
+    tmp_path: Path, url: str
+) -> None:
+    with fleet(tmp_path, url, 3):  # without a ledger the next one tells that it was given twice
+        why = lose(tasks.Killer("k"), url, folder=str(tmp_path))
+    view = fleets.Fleet(url=url)
+    (letter,) = queues.dead(view)
+    assert (letter.task, letter.action, letter.epoch) == ("k", "execute", 2)
+    assert letter.why == why and "lost with 2 workers" in why
+    assert letter.age is not None and 0 <= letter.age < 60
+    # To look at it changes nothing.
+    assert [letter.id] == [one.id for one in queues.dead(view)]
+    (tmp_path / "mended").touch()
+    with fleet(tmp_path, url, 1), view, ledgers.opened(None, view.target) as ledger:
+        view.workers(least=1, wait=60)
+        assert queues.retry(view, ledger, [letter.id]) == {}
+        until(lambda: len(tasks.runs(tmp_path)) == 3)
+        assert queues.dead(view) == []
+
+
+@pytest.mark.parametrize("url", ["filesystem"], indirect=True)
+def test_request_that_kills_workers_that_read_it_is_put_aside(tmp_path: Path, url: str) -> None:
+    with fleet(tmp_path, url, 3) as started:
+        venom = {tasks.Venom(str(tmp_path), os.getpid())}
+        assert "lost with 2 workers" in lose(tasks.Reader("r"), url, venom=venom)
+        assert len(tasks.runs(tmp_path)) == 2
+        assert sum(one.process.poll() is None for one in started) == 1
+    assert [letter.task for letter in queues.dead(fleets.Fleet(url=url))] == ["r"]
+
+
+def letter_of(number: int) -> env.Envelope:
+    body = {"action": "execute", "arguments": {}, "task_cls": "a.B", "task_name": f"t{number}"}
+    headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 3, env.WBE_DEAD: "why", env.WBE_QUEUE: "t.q"}
+    return env.Envelope("REQUEST", body, correlation_id=f"id-{number}", headers=headers)
+
+
+@pytest.mark.parametrize("url", ["memory", *KINDS], indirect=True)
+def test_dead_letters_are_kept_in_order_until_they_are_removed(url: str) -> None:
+    with fleets.Fleet(url=url) as view:  # what is in memory lives as long as a connection
+        for number in range(3):
+            with dead_letters.DeadLetters(view.target, "default", 5.0) as letters:
+                letters.put(letter_of(number))
+        assert [one.task for one in queues.dead(view)] == ["t0", "t1", "t2"]
+        (queue,) = queues.look(view, ["default.dead-letters"])
+        assert (queue.kind, queue.messages) == (queues.DEAD, 3)
+        failed = queues.retry(view, None, ["id-1", "id-"])
+        assert [(id, type(error), str(error)) for id, error in failed.items()] == [
+            (
+                "id-1",
+                exc.NotFound,
+                "request id-1 cannot be sent again: no worker runs a.B on topic 't'",
+            ),
+            ("id-", exc.NotFound, "there is no dead letter 'id-'"),
+        ]
+        with pytest.raises(exc.NotFound, match="'id-' are several dead letters: id-0, id-1, id-2"):
+            queues.named(queues.dead(view), ["id-"])
+        assert len(queues.dead(view)) == 3
+        assert queues.purge(view, [queue]) == {"default.dead-letters": 3}
+        assert queues.dead(view) == []
+
+
+@pytest.fixture
+def limited(rabbitmq_server: brokers.Rabbitmq, rabbitmq_url: str) -> Iterator[Limited]:
+    """Rights of a user of a RabbitMQ, given with a call; the URL of that user."""
+    name = uuid.uuid4().hex
+    vhost = urllib.parse.unquote(urllib.parse.urlsplit(rabbitmq_url).path[1:])
+    rabbitmq_server.ask("PUT", "users", name, body={"password": "p", "tags": ""})
+
+    def permit(configure: str, write: str, read: str) -> str:
+        rights = {"configure": configure, "write": write, "read": read}
+        rabbitmq_server.ask("PUT", "permissions", vhost, name, body=rights)
+        return f"amqp://{name}:p@127.0.0.1:{rabbitmq_server.port}/{vhost}"
+
+    yield permit
+    rabbitmq_server.ask("DELETE", "users", name)
+
+
+def test_rabbitmq_user_that_may_not_touch_dead_letters_is_told(
+    rabbitmq_url: str, limited: Limited
+) -> None:
+    with dead_letters.DeadLetters(transports.resolve(rabbitmq_url), "default", 5.0) as letters:
+        letters.put(letter_of(0))
+    others = rf"^(default|{ENGINES}|{WORKERS})$"
+    view = fleets.Fleet(url=limited(others, others, others))
+    refused = pytest.raises(
+        exc.TransportFailure, match=r"queue default\.dead-letters at .*: it does not permit that"
+    )
+    with dead_letters.DeadLetters(view.target, "default", 5.0) as letters, refused:
+        letters.put(letter_of(1))
+    with refused:
+        queues.dead(view)
+    # It may see that they are there, and not read them.
+    view = fleets.Fleet(url=limited(rf"^(default.*|{ENGINES})$", others, others))
+    with refused:
+        queues.dead(view)
+    assert [letter.id for letter in queues.dead(fleets.Fleet(url=rabbitmq_url))] == ["id-0"]
+
+
+def test_rabbitmq_operator_has_the_rights_that_the_guide_names(
+    rabbitmq_url: str, limited: Limited
+) -> None:
+    letter = letter_of(0)
+    letter.body["task_cls"] = "tests.support.fragile_tasks.Reader"
+    with dead_letters.DeadLetters(transports.resolve(rabbitmq_url), "default", 5.0) as letters:
+        letters.put(letter)
+        letters.put(letter_of(1))
+    guide = Path(__file__).parents[2].joinpath("doc/source/user/brokers.rst").read_text()
+    lines = guide.split("# operators: configure, write, read\n")[1].splitlines()[:3]
+    rights = [line.strip().replace("orders", "default") for line in lines]
+    with fleets.Fleet(url=limited(*rights)) as view, workers.worker_in_thread(rabbitmq_url, tasks):
+        view.workers(least=1, wait=60)
+        failed = queues.retry(view, None, [letter.id for letter in queues.dead(view)])
+        assert list(failed) == ["id-1"] and isinstance(failed["id-1"], exc.NotFound)
+        found = queues.look(view)
+        waiting = [queue for queue in found if queue.kind in (queues.DEAD, queues.REQUESTS)]
+        assert sorted(queues.purge(view, waiting).values()) == [0, 1]
+
+
+def test_putting_aside_ends_while_a_rabbitmq_is_short_of_memory() -> None:
+    failed: list[exc.TransportFailure] = []
+    with brokers.rabbitmq() as server, server.place() as url:
+        target = transports.resolve(url)
+
+        def put() -> None:
+            try:
+                with dead_letters.DeadLetters(target, "default", 1.0) as letters:
+                    letters.put(letter_of(0))
+            except exc.TransportFailure as error:
+                failed.append(error)
+
+        server.alarm()
+        thread = threading.Thread(target=put, daemon=True)
+        thread.start()
+        until(lambda: not thread.is_alive())
+    assert [str(error) for error in failed] == [
+        f"the broker at {target.shown} was lost: it does not answer"
+    ]
+
+
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
+def test_dead_letter_whose_row_is_in_another_ledger_is_not_sent(url: str) -> None:
+    with fleets.Fleet(url=url) as view, workers.worker_in_thread(url, tasks):
+        view.workers(least=1, wait=60)
+        letter = letter_of(0)
+        letter.body["task_cls"] = "tests.support.fragile_tasks.Reader"
+        letter.headers[env.WBE_LEDGER] = "sqlite:abc"
+        with dead_letters.DeadLetters(transports.resolve(url), "default", 5.0) as letters:
+            letters.put(letter)
+        (error,) = queues.retry(view, None, ["id-0"]).values()
+        assert "id-0 has its row in ledger sqlite:abc, not in none" in str(error)

@@ -1,0 +1,268 @@
+"""A Redis that comes back older than it was: from a snapshot, or without its last second."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.seams import ledgers
+from tests.support import audited_tasks, brokers, workers
+from tests.support.redis_ends import SOON, Both
+from tests.support.waiting import until
+from wbengine import engines
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.executor import WorkerTaskExecutor
+from wbengine.patterns import unordered_flow
+from wbengine.transports import _redis_scripts
+
+ID = "0b7f8a52-8f3e-5d6e-9a30-1d1f0f4e8a11"
+
+Opened = Callable[..., ledgers.Ledger]
+
+
+@pytest.fixture
+def server() -> Iterator[brokers.Redis]:
+    """One with an append-only file, of the test's own."""
+    with brokers.redis() as made:
+        yield made
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Open ledgers; they are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(server: brokers.Redis) -> ledgers.Ledger:
+            return stack.enter_context(contextlib.closing(ledgers.open_ledger(server.url())))
+
+        yield make
+
+
+def verdict(ledger: ledgers.Ledger, id: str = ID, epoch: int = 1, holder: str = "two") -> Any:
+    """What a claim comes to once the server gives out something."""
+    said: list[ledgers.Claim] = []
+
+    def claims() -> bool:
+        with contextlib.suppress(exc.LedgerFailure):
+            said.append(ledger.claim(id, epoch, holder))
+        return bool(said)
+
+    until(claims, 2 * _redis_scripts.HOLD)
+    return said[0].verdict, said[0].holder
+
+
+FORGOTTEN = ledgers.HELD, ledgers.FORGOTTEN
+
+
+def test_restart_that_lost_nothing_keeps_rows_claimable(
+    server: brokers.Redis, opened: Opened
+) -> None:
+    """After a moment in which nothing is claimed."""
+    ledger, other = opened(server), opened(server)
+    for id in ("one", "two"):
+        ledger.open(id, 1)
+    assert other.claim("one", 1, "w").granted
+    server.kill()
+    server.start()
+    with pytest.raises(exc.LedgerFailure, match="has just started"):
+        other.claim("two", 1, "w")
+    assert verdict(other, "two", holder="w") == (ledgers.GRANTED, "w")
+    assert other.finish("one", 1, "w", b"r")
+    assert ledger.state("one") == ledgers.Row("one", 1, "done", None, b"r")
+    assert ledger.identity == other.identity == ledger.digest
+
+
+@pytest.mark.parametrize("ended", ["claimed", "finished", "dropped", "revoked"])
+def test_server_that_lost_its_last_second_grants_no_second_claim(
+    server: brokers.Redis, opened: Opened, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who heard of what it lost says so before anything is claimed."""
+    ledger = opened(server)
+    ledger.open(ID, 1)
+    set_back = server.kept()
+    if ended == "revoked":
+        assert ledger.revoke(ID)
+    else:
+        assert ledger.claim(ID, 1, "one").granted
+    if ended in ("finished", "dropped"):
+        assert ledger.finish(ID, 1, "one", b"r")
+    if ended == "dropped":
+        ledger.drop(ID)
+    set_back()
+    newcomer = opened(server)
+    with pytest.raises(exc.LedgerFailure):
+        newcomer.claim(ID, 1, "two")
+    with caplog.at_level(logging.WARNING):
+        assert ledger.state(ID) == ledgers.Row(ID, 1, ledgers.ROW_CLAIMED, ledgers.FORGOTTEN)
+    assert "came back older than it was" in caplog.text
+    assert verdict(newcomer) == FORGOTTEN
+    assert opened(server).identity == ledger.identity != ledger.digest == newcomer.digest
+    assert not newcomer.revoke(ID)
+
+
+def test_row_of_a_server_set_back_is_granted_under_a_new_epoch(
+    server: brokers.Redis, opened: Opened
+) -> None:
+    ledger = opened(server)
+    ledger.open(ID, 1)
+    set_back = server.kept()
+    assert ledger.claim(ID, 1, "one").granted
+    set_back()
+    assert ledger.reopen(ID, 2) is None
+    assert verdict(ledger, epoch=1) == (ledgers.STALE, None)
+    assert verdict(ledger, epoch=2) == (ledgers.GRANTED, "two")
+    ledger.open("new", 1)
+    assert verdict(ledger, "new") == (ledgers.GRANTED, "two")
+
+
+@pytest.mark.parametrize("end", ["finish", "release"])
+def test_worker_ends_or_hands_back_a_row_of_a_server_set_back(
+    server: brokers.Redis, opened: Opened, end: str
+) -> None:
+    """It was granted, and the server does not know of it any more."""
+    ledger = opened(server)
+    ledger.open(ID, 1)
+    set_back = server.kept()
+    assert ledger.claim(ID, 1, "one").granted
+    set_back()
+    if end == "finish":
+        assert ledger.finish(ID, 1, "one", b"r")
+        assert ledger.state(ID) == ledgers.Row(ID, 1, ledgers.ROW_DONE, None, b"r")
+        assert not ledger.finish(ID, 1, "two", b"other")
+    else:
+        assert ledger.release(ID, 1, "one")
+        assert verdict(ledger) == (ledgers.GRANTED, "two")
+
+
+def test_without_an_append_only_file_each_restart_may_set_back(opened: Opened) -> None:
+    """Nobody has to say so: what was OPEN is not granted, also after one more restart."""
+    with brokers.redis(appendonly="no") as server:
+        ledger = opened(server)
+        ledger.open("one", 1)
+        with server.client() as client:
+            client.save()
+        server.kill()
+        server.start()
+        assert verdict(ledger, "one") == FORGOTTEN
+        ledger.open("two", 1)
+        with server.client() as client:
+            client.save()
+        server.kill()
+        server.start()
+        assert verdict(ledger, "two") == FORGOTTEN
+        ledger.open("three", 1)
+        assert verdict(ledger, "three") == (ledgers.GRANTED, "two")
+
+
+def test_worker_takes_nothing_twice_from_a_broker_set_back(server: brokers.Redis) -> None:
+    """The message and its row are there again, as they were."""
+    ends = [Both(server.url())]
+    ends[0].post("done")
+    set_back = server.kept()
+    [claim] = ends[0].take(1)
+    assert claim.granted
+    ends[0].end(*ends[0].messages)
+    set_back()
+    with pytest.raises(ends[0].connection.recoverable_connection_errors):
+        ends[0].connection.drain_events(timeout=SOON)
+    try:
+        assert ends[0].ledger.state("done").holder == ledgers.FORGOTTEN
+        ends.append(Both(server.url(), holder="two"))
+        [claim] = ends[1].take(1)
+        assert (claim.verdict, claim.holder) == FORGOTTEN
+    finally:
+        for end in ends:
+            end.close()
+
+
+def test_server_that_does_not_tell_who_it_is_is_named(
+    server: brokers.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All else works as ever."""
+    with server.client() as client:
+        client.execute_command(
+            "ACL", "SETUSER", "few", "on", ">secret", "~wbe:{wbengine}:*", "+@all", "-info"
+        )
+    url = server.url().replace(f"redis://:{server.password}@", "redis://few:secret@")
+    with caplog.at_level(logging.WARNING):
+        ledger = ledgers.open_ledger(url)
+    with contextlib.closing(ledger):
+        assert "INFO" in caplog.text and "older than it was" in caplog.text
+        ledger.open(ID, 1)
+        assert ledger.claim(ID, 1, "w").granted
+        assert ledger.finish(ID, 1, "w", b"r")
+
+
+# -- under load
+
+
+def flow_of(name: str, count: int) -> unordered_flow.Flow:
+    """Tasks that must not run twice, and a few that may."""
+    kinds = [audited_tasks.Again if n % 4 == 0 else audited_tasks.Once for n in range(count)]
+    tasks = [kind(f"{kind.__name__}-{name}-{n}", provides=f"n{n}") for n, kind in enumerate(kinds)]
+    return unordered_flow.Flow(name).add(*tasks)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("appendonly", "times"), [("no", 50), ("yes", 20)])
+def test_redis_set_back_many_times_under_load_runs_nothing_twice(
+    appendonly: str, times: int, tmp_path: Path
+) -> None:
+    """Each time a flow is half done.  What is lost fails; what comes after it runs."""
+
+    def lines() -> list[str]:
+        path = tmp_path / "runs"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run(flow: unordered_flow.Flow) -> None:
+        with contextlib.suppress(exc.WbengineException, exc.WrappedFailure):
+            engines.run(
+                flow,
+                inputs={"folder": str(tmp_path), "value": 1, "nap": 0.01},
+                engine="worker-based",
+                executor=executor,
+            )
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(brokers.redis(appendonly=appendonly))
+        words = ["--url", server.url(), "--topic", "t", "--threads", "4"]
+        words += ["--tasks", "tests.support.audited_tasks"]
+        for _ in range(2):
+            stack.enter_context(workers.workers(tmp_path, *words))
+        executor = WorkerTaskExecutor("e", "default", ["t"], url=server.url(), worker_expiry=15)
+        stack.callback(executor.stop)
+        executor.wait_for_workers(2, 60)
+        flows = []
+        for number in range(times):
+            before = len(lines())
+            flows.append(threading.Thread(target=run, args=[flow_of(f"f{number}", 200)]))
+            flows[-1].start()
+            until(lambda: len(lines()) >= before + 20)  # noqa: B023
+            if appendonly == "no":
+                with server.client() as client:
+                    client.save()
+            set_back = server.kept()
+            until(lambda: len(lines()) >= before + 60)  # noqa: B023
+            set_back()
+        for thread in flows:
+            thread.join(300)
+            assert not thread.is_alive(), "a flow does not end"
+        last = engines.run(
+            flow_of("last", 40),
+            inputs={"folder": str(tmp_path), "value": 1},
+            engine="worker-based",
+            executor=executor,
+        )
+        assert sum(name.startswith("n") for name in last) == 40
+    counts = Counter(tuple(line.split()) for line in lines())
+    assert {of: count for of, count in counts.items() if count > 1} == {}
+    once = Counter(name for name, _, _ in counts if name.startswith("Once"))
+    assert {name: count for name, count in once.items() if count > 1} == {}

@@ -1,0 +1,435 @@
+"""Flows that are submitted: kept at once, run by a conductor, watched by their handles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract import places
+from tests.support import conducted, servers
+from tests.support.waiting import until
+from wbengine import engines, exceptions, states
+from wbengine.conductors import backends as conductors
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.persistence import backends as stores
+from wbengine.persistence import base as persistence
+from wbengine.persistence import commands
+
+HERE = "tests.support.conducted"
+
+
+@pytest.fixture(params=["dir", "sqlite", "mysql", "postgresql"])
+def uri(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+) -> Iterator[str]:
+    with places.place(request.param, tmp_path, database_servers) as conf:
+        yield f"dir://{conf['path']}" if "path" in conf else conf["connection"]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/flows.db"
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[persistence.Backend]:
+    with stores.backend(uri) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def conducting(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
+    """A conductor of the board in a database, in a thread."""
+    with boards.backend("b", "sql", persistence=store) as board:
+        conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
+        thread = threading.Thread(target=conductor.run)
+        thread.start()
+        try:
+            yield board
+        finally:
+            conductor.stop()
+            thread.join()
+
+
+def kept(store: persistence.Backend) -> list[str]:
+    with contextlib.closing(store.get_connection()) as connection:
+        return [row.uuid for row in connection.list_flows().flows]
+
+
+def test_submitted_flow_is_run_by_a_conductor(store: persistence.Backend) -> None:
+    handle = engines.submit(f"{HERE}:greeting", backend=store, inputs={"name": "Ada"})
+    assert handle.state == states.PENDING
+    assert not handle.wait(0)
+    with conducting(store) as board:
+        assert handle.result(60) == {"name": "Ada", "greeting": "hello Ada"}
+        assert handle.wait(0) and handle.state == states.SUCCESS
+        until(lambda: board.job_count == 0)
+        again = engines.handle(handle.id, backend=store)
+        assert asyncio.run(_awaited(again)) == handle.result()
+
+
+async def _awaited(handle: engines.FlowHandle) -> dict[str, Any]:
+    return await handle
+
+
+def test_submitted_flow_has_its_name_and_tags(local: str) -> None:
+    handle = engines.submit(
+        conducted.plain, backend=local, inputs=_NONE, name="n", tags={"team": "billing"}
+    )
+    with stores.backend(local) as store, contextlib.closing(store.get_connection()) as connection:
+        [row] = connection.list_flows(tags={"team": "billing"}).flows
+        assert (row.uuid, row.name) == (handle.id, "n")
+
+
+def test_flow_itself_can_be_submitted_by_its_name(local: str) -> None:
+    with stores.backend(local) as store, conducting(store):
+        handle = engines.submit(f"{HERE}:GREETING", backend=store, inputs={"name": "Bob"})
+        assert handle.result(60)["greeting"] == "hello Bob"
+
+
+def test_handle_raises_what_the_flow_failed_with(local: str, tmp_path: Path) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x", "kind": "value"}
+    with stores.backend(local) as store, conducting(store):
+        handle = engines.submit(conducted.failing, backend=store, inputs=inputs)
+        with pytest.raises(ValueError, match="oops"):
+            handle.result(60)
+        with pytest.raises(ValueError, match="oops"):
+            asyncio.run(_awaited(handle))
+        assert handle.state == states.REVERTED
+
+
+def test_most_urgent_flow_is_run_first(local: str, tmp_path: Path) -> None:
+    with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
+        for priority in ("low", "normal", "very_high"):
+            inputs = {"folder": str(tmp_path), "mark": priority}
+            engines.submit(conducted.plain, backend=store, inputs=inputs, priority=priority)
+        conductors.fetch("blocking", "c", board, persistence=store).run(max_dispatches=3)
+    found = [line.partition(" ")[0] for line in conducted.notes(tmp_path)]
+    assert found == ["very_high"] * 2 + ["normal"] * 2 + ["low"] * 2
+
+
+def test_submitted_flow_that_another_engine_ended_is_not_run_again(
+    local: str, tmp_path: Path
+) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x", "kind": "value"}
+    with stores.backend(local) as store:
+        handle = engines.submit(conducted.failing, backend=store, inputs=inputs)
+        with contextlib.closing(store.get_connection()) as connection:
+            detail = connection.get_flow_details(handle.id)
+        with pytest.raises(ValueError, match="oops"):
+            engines.load_from_detail(detail, backend=store).run()
+        before = conducted.notes(tmp_path)
+        with conducting(store) as board:
+            until(lambda: board.job_count == 0)
+        assert conducted.notes(tmp_path) == before and handle.state == states.REVERTED
+
+
+# eta.
+
+
+@pytest.mark.parametrize("form", ["seconds", "moment"])
+def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: str) -> None:
+    def submit(seconds: float) -> engines.FlowHandle:
+        moment = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+        eta = moment if form == "moment" else seconds
+        inputs = {"name": "Ada"}
+        return engines.submit(f"{HERE}:greeting", backend=store, inputs=inputs, eta=eta)
+
+    later = submit(950)
+    with boards.backend("b", "sql", persistence=store) as board:
+        [job] = board.iterjobs()
+        assert not list(board.iterjobs(only_unclaimed=True))
+        assert board.find_owner(job) is None and job.state == states.UNCLAIMED
+        assert job.expires_in() is None and not job.extend_expiry(2000)
+        with pytest.raises(exceptions.UnclaimableJob, match=r"its time, for 9[45]\d\.\d s"):
+            board.claim(job, "me")
+    began = time.time()
+    soon = submit(1)
+    with conducting(store):
+        soon.result(60)
+    assert time.time() - began >= 1
+    assert later.state == states.PENDING
+
+
+def test_eta_without_time_zone_is_refused(local: str) -> None:
+    with pytest.raises(ValueError, match="has no time zone"):
+        engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=datetime(2030, 1, 1))
+    with pytest.raises(ValueError, match="eta=-1 is no number of 0 or more"):
+        engines.submit(conducted.plain, backend=local, inputs=_NONE, eta=-1)
+
+
+_NONE = {"folder": "", "mark": ""}
+
+
+# unique.
+
+
+def test_unique_key_gives_the_unfinished_flow(store: persistence.Backend, tmp_path: Path) -> None:
+    def submit(key: str) -> engines.FlowHandle:
+        inputs = {"folder": str(tmp_path), "mark": key}
+        return engines.submit(conducted.plain, backend=store, inputs=inputs, unique=key)
+
+    first, same, other = submit("a"), submit("a"), submit("A")
+    assert first.id == same.id != other.id
+    assert len(kept(store)) == 2
+    with conducting(store):
+        assert same.wait(60) and other.wait(60)
+        later = submit("a")
+        assert later.id != first.id
+        assert later.wait(60)
+    assert len(conducted.notes(tmp_path)) == 6
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.destroy_flow(later.id)
+    assert submit("a").id not in (first.id, later.id)
+
+
+def test_submits_of_one_key_from_many_processes_make_one_flow(uri: str, tmp_path: Path) -> None:
+    with stores.backend(uri):
+        pass  # its tables are made
+    program = (
+        "import sys, time\n"
+        "from wbengine import engines\n"
+        "from wbengine.persistence import backends\n"
+        "from tests.support import conducted\n"
+        f"store = backends.fetch({uri!r})\n"
+        "engines.submit(conducted.plain, backend=store, inputs=dict(folder='', mark=''))\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for key in range(20):\n"
+        "    print(engines.submit(conducted.plain, backend=store, unique=str(key),\n"
+        "          inputs=dict(folder='', mark='')).id)\n"
+    )
+    command = [sys.executable, "-c", program]
+    racing = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=servers.REPOSITORY,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for process in racing:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in racing:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = [process.communicate(timeout=120)[0].split() for process in racing]
+    assert len(told[0]) == 20 and told[0] == told[1] == told[2]
+    with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
+        assert board.job_count == len(racing) + 20 == len(kept(store))
+
+
+def test_killed_program_leaves_no_flow_without_its_job(local: str) -> None:
+    program = (
+        "from wbengine import engines\n"
+        "from wbengine.persistence import backends\n"
+        f"store = backends.fetch({local!r})\n"
+        "while True:\n"
+        f"    engines.submit('{HERE}:greeting', backend=store, inputs=dict(name=''))\n"
+        "    print('submitted', flush=True)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
+        programs = [
+            subprocess.Popen(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE)
+            for _ in range(6)
+        ]
+        for process in programs:
+            with process:
+                assert process.stdout is not None and process.stdout.readline()
+                process.kill()
+        with contextlib.closing(store.get_connection()) as connection:
+            flows = {row.uuid for row in connection.list_flows(limit=100_000).flows}
+        assert flows == {job.uuid for job in board.iterjobs()} and len(flows) >= len(programs)
+
+
+# Cancelling.
+
+
+def test_flow_that_was_not_begun_is_cancelled(store: persistence.Backend, tmp_path: Path) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    handle = engines.submit(conducted.plain, backend=store, inputs=inputs)
+    assert handle.cancel("too late")
+    with conducting(store), pytest.raises(exceptions.Cancelled, match="too late"):
+        handle.result(60)
+    assert handle.state == states.REVERTED and not handle.cancel()
+    assert not conducted.notes(tmp_path)
+
+
+def test_flow_that_runs_is_cancelled(local: str, tmp_path: Path) -> None:
+    conducted.BEGUN["c"], conducted.GATES["c"] = threading.Event(), threading.Event()
+    inputs = {"folder": str(tmp_path), "mark": "c"}
+    with stores.backend(local) as store, conducting(store):
+        handle = engines.submit(conducted.gated, backend=store, inputs=inputs)
+        assert conducted.BEGUN["c"].wait(60)
+        assert handle.cancel("stop it")
+        until(lambda: not _commands(store, handle.id))  # the engine has heard it
+        conducted.GATES["c"].set()
+        with pytest.raises(exceptions.Cancelled, match="stop it"):
+            handle.result(60)
+    assert "c undone before" in conducted.notes(tmp_path)
+
+
+def test_flow_that_ends_while_it_is_cancelled_stays_as_it_is(local: str, tmp_path: Path) -> None:
+    """A whole run fits between the cancellation's look for its engine, and what it writes."""
+
+    class Late:
+        def __init__(self, own: persistence.Connection) -> None:
+            self.own = own
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.own, name)
+
+        def send_command(self, *args: Any) -> None:
+            try:
+                self.own.send_command(*args)
+            finally:
+                conductors.fetch("blocking", "c", board, persistence=store).run(max_dispatches=1)
+
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    with (
+        stores.backend(local) as store,
+        boards.backend("b", "sql", persistence=store) as board,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        handle = engines.submit(conducted.plain, backend=store, inputs=inputs)
+        connect = store.get_connection
+        patch.setattr(store, "get_connection", lambda: Late(connect()))
+        assert not handle.cancel("too late")
+        assert handle.state == states.SUCCESS
+        assert handle.result(60)["mark"] == "x"
+
+
+def _commands(store: persistence.Backend, uuid: str) -> Any:
+    with contextlib.closing(store.get_connection()) as connection:
+        return connection.commands([uuid])
+
+
+# What cannot be submitted.
+
+
+_ELSEWHERE = {"board": "sql", "connection": "sqlite://"}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"flow_factory": lambda: 1}, ValueError, "cannot be imported by name"),
+        ({"flow_factory": f"{HERE}:plian"}, ValueError, "did you mean 'plain'"),
+        ({"flow_factory": "__main__.__doc__"}, ValueError, "no other process can import"),
+        ({"inputs": {"folder": ""}}, exceptions.MissingDependencies, "requires 'mark'"),
+        ({"inputs": {"folder": "", "mark": object()}}, exceptions.NotEncodable, "inputs.*mark"),
+        ({"priority": "hgih"}, ValueError, "'hgih' is no priority .* HIGH"),
+        ({"unique": ""}, ValueError, "unique='' is no text"),
+        ({"backend": "memory"}, ValueError, "board= is needed"),
+        ({"board": _ELSEWHERE, "unique": "x"}, ValueError, "unique= needs the flow and its job in"),
+        ({"board": _ELSEWHERE, "eta": 1}, ValueError, "eta= needs the flow and its job in"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_and_not_kept(
+    local: str, options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    with stores.backend(local) as store:
+        given = {"flow_factory": conducted.plain, "backend": store, "inputs": _NONE, **options}
+        with pytest.raises(kind, match=words):
+            engines.submit(**given)
+        assert not kept(store)
+        with pytest.raises(exceptions.NotFound):
+            engines.handle("no-such-flow", backend=store)
+
+
+def test_flow_and_job_may_be_in_two_stores(local: str, tmp_path: Path) -> None:
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    with (
+        stores.backend(local) as store,
+        boards.backend("b", f"sqlite:///{tmp_path}/jobs.db", persistence=store) as board,
+    ):
+        handle = engines.submit(conducted.plain, backend=store, board=board, inputs=inputs)
+        conductors.fetch("blocking", "c", board, persistence=store).run(max_dispatches=1)
+        assert handle.wait(0)
+
+
+def test_board_of_another_store_is_refused(local: str, tmp_path: Path) -> None:
+    """Its conductors would not find the flow."""
+    inputs = {"folder": str(tmp_path), "mark": "x"}
+    with (
+        stores.backend(local) as store,
+        stores.backend(f"sqlite:///{tmp_path}/other.db") as other,
+        boards.backend("b", "sql", persistence=other) as board,
+    ):
+        with pytest.raises(ValueError, match=r"not in .*flows\.db.*would not find the flow"):
+            engines.submit(conducted.plain, backend=store, board=board, inputs=inputs)
+        with pytest.raises(ValueError, match="a board of this call alone"):
+            engines.submit(conducted.plain, backend=store, board="memory", inputs=inputs)
+        assert not kept(store) and not kept(other)
+        # Two backends of one database are fine.
+        handle = engines.submit(conducted.plain, backend=local, board="sql", inputs=inputs)
+        assert kept(store) == [handle.id]
+
+
+def _trashed(board: jobs.JobBoard) -> None:
+    [job] = board.iterjobs()
+    board.claim(job, "me")
+    board.trash(job, "me")
+
+
+def test_handle_says_when_its_flow_cannot_be_run(local: str) -> None:
+    with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
+        handle = engines.submit(conducted.plain, backend=store, inputs=_NONE)
+        _trashed(board)
+        for each in (handle, engines.handle(handle.id, backend=store)):
+            with pytest.raises(exceptions.JobFailure, match=r"PENDING, and its job is gone"):
+                each.wait(60)
+
+
+def test_handle_of_a_flow_that_was_suspended_waits(local: str, tmp_path: Path) -> None:
+    """It may be resumed."""
+    conducted.BEGUN["s"], conducted.GATES["s"] = threading.Event(), threading.Event()
+    inputs = {"folder": str(tmp_path), "mark": "s"}
+    with stores.backend(local) as store, conducting(store) as board:
+        handle = engines.submit(conducted.gated, backend=store, inputs=inputs)
+        assert conducted.BEGUN["s"].wait(60)
+        with contextlib.closing(store.get_connection()) as connection:
+            connection.send_command(handle.id, commands.FlowCommand("suspend", "hold it"))
+        until(lambda: not _commands(store, handle.id))  # the engine has heard it
+        conducted.GATES["s"].set()
+        until(lambda: board.job_count == 0)
+        assert handle.state == states.SUSPENDED and not handle.wait(2)
+
+
+def test_submit_of_a_key_whose_job_was_trashed_gives_it_another_try(local: str) -> None:
+    with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
+        handle = engines.submit(conducted.plain, backend=store, inputs=_NONE, unique="k")
+        _trashed(board)
+        assert board.job_count == 0
+        again = engines.submit(conducted.plain, backend=store, inputs=_NONE, unique="k")
+        assert again.id == handle.id and board.job_count == 1 and not again.wait(1)
+
+
+def test_handle_waits_for_a_store_that_is_away(
+    postgresql_server: servers.Server, postgresql_url: str
+) -> None:
+    name = postgresql_url.rpartition("/")[2]
+    with stores.backend(postgresql_url) as store:
+        handle = engines.submit(conducted.plain, backend=store, inputs=_NONE)
+        postgresql_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        postgresql_server.cut(postgresql_url)
+        try:
+            with pytest.raises(exceptions.StorageFailure):
+                _ = handle.state
+            assert not handle.wait(0.5)
+        finally:
+            postgresql_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        with conducting(store):
+            assert handle.wait(60)

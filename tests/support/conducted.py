@@ -1,0 +1,163 @@
+"""Flows that conductors run, and a program that is a conductor.
+
+    python -m tests.support.conducted URI FOLDER CLAIM_SECONDS
+
+conducts jobs of the board in that database until it is killed, and notes in FOLDER/consumed which.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.support import audited_tasks
+from wbengine import engines, exceptions, task
+from wbengine.conductors.backends import impl_blocking
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base, models
+
+#: What tasks of this process wait for, and tell, by name.
+GATES: dict[str, threading.Event] = {}
+BEGUN: dict[str, threading.Event] = {}
+#: What ends a flow once, by where: in its 'task', or its 'factory'.
+RAISED_ONCE: dict[str, BaseException] = {}
+
+
+class Noted(task.Task):
+    """Notes that it ran."""
+
+    def execute(self, folder: str, mark: str) -> None:
+        note(folder, f"{mark} {self.name}")
+
+    def revert(self, folder: str, mark: str, **_: Any) -> None:
+        note(folder, f"{mark} undone {self.name}")
+
+
+class Gated(Noted):
+    """Says that it began, and goes on when it is let."""
+
+    def execute(self, folder: str, mark: str) -> None:
+        super().execute(folder, mark)
+        BEGUN[mark].set()
+        assert GATES[mark].wait(60)
+
+
+class Interrupted(Noted):
+    def execute(self, folder: str, mark: str) -> None:
+        raise_once("task")
+        super().execute(folder, mark)
+
+
+class Failing(Noted):
+    def execute(self, folder: str, mark: str, kind: str) -> None:
+        super().execute(folder, mark)
+        raise {"value": ValueError, "execution": exceptions.ExecutionFailure}[kind]("oops")
+
+
+def note(folder: str, line: str, name: str = "notes") -> None:
+    """Add a line to a file; in one write, so that it outlives the process."""
+    file = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
+
+
+def notes(folder: Path, name: str = "notes") -> list[str]:
+    path = folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class Greet(task.Task):
+    default_provides = "greeting"
+
+    def execute(self, name: str) -> str:
+        return f"hello {name}"
+
+
+def greeting() -> Any:
+    return linear_flow.Flow("greeting").add(Greet())
+
+
+GREETING = greeting()
+
+
+def plain() -> Any:
+    return linear_flow.Flow("plain").add(Noted("a"), Noted("b"))
+
+
+def gated() -> Any:
+    return linear_flow.Flow("gated").add(Noted("before"), Gated("gate"), Noted("after"))
+
+
+def interrupted() -> Any:
+    raise_once("factory")
+    return linear_flow.Flow("interrupted").add(Noted("a"), Interrupted("b"))
+
+
+def raise_once(where: str) -> None:
+    if where in RAISED_ONCE:
+        raise RAISED_ONCE.pop(where)
+
+
+def slowly_made() -> Any:
+    """Waits as a `Gated` task does, where there is a gate 'factory'."""
+    if "factory" in GATES:
+        BEGUN["factory"].set()
+        assert GATES["factory"].wait(60)
+    return plain()
+
+
+def failing() -> Any:
+    return linear_flow.Flow("failing").add(Noted("a"), Failing("fails"))
+
+
+def gated_failing() -> Any:
+    return linear_flow.Flow("gated failing").add(Gated("gate"), Failing("fails"))
+
+
+def audited(mark: str) -> Any:
+    """Four tasks, one after the other, each named after the flow."""
+    return linear_flow.Flow("audited").add(
+        *(audited_tasks.Again(f"{mark}/{number}", provides=f"v{number}") for number in range(4))
+    )
+
+
+def post(
+    board: jobs.JobBoard,
+    store: base.Backend,
+    factory: Any,
+    *args: Any,
+    inputs: dict[str, Any] | None = None,
+    priority: str = "normal",
+    more: dict[str, Any] | None = None,
+) -> tuple[jobs.Job, str]:
+    """Keep a flow, and post its job; also the flow's uuid."""
+    book = models.LogBook("book")
+    engine = engines.load_from_factory(factory, args, inputs=inputs, book=book, backend=store)
+    uuid = engine.storage.flow_uuid
+    job = board.post(
+        factory.__name__, book, details={"flow_uuid": uuid, **(more or {})}, priority=priority
+    )
+    return job, uuid
+
+
+def main(uri: str, folder: str, seconds: str) -> None:
+    class Conductor(impl_blocking.BlockingConductor):
+        CLAIM_SECONDS = float(seconds)
+
+    with backends.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
+        conductor = Conductor("conductor", board, persistence=store)
+        conductor.notifier.register(
+            "job_consumed",
+            lambda event, details: note(folder, details["job"].uuid, "consumed"),
+        )
+        note(folder, str(os.getpid()), "conductors")
+        conductor.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

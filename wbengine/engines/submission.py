@@ -1,0 +1,360 @@
+"""Submitted flows: kept with a job for those who conduct, and watched from where they were made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from wbengine import _codec, _names, exceptions, states
+from wbengine.engines import async_run, base, factories, flow_errors, loading
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_memory, impl_sql
+from wbengine.persistence import backends, commands, leases, models, owners
+from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import sql
+from wbengine.runtime import control
+from wbengine.storage import Storage
+
+__all__ = ["FlowHandle", "handle", "submit"]
+
+
+#: Makes the flow behind 'module:name', which may be the flow itself.
+_FLOW_OF: Final = "wbengine.engines.factories.flow_of"
+
+#: The namespace of the uuids of the log books that stand for keys.
+_KEYS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
+
+#: Seconds between two looks at a flow, at first and at most.
+_FIRST: Final = 0.01
+_LONGEST: Final = 0.5
+
+
+class FlowHandle:
+    """A submitted flow, wherever it runs; any thread may call its methods.
+
+    `id` is its uuid.  With `await`, it is what `result` returns.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        backend: persistence.Backend,
+        board: jobs.JobBoard,
+        job: jobs.Job | None = None,
+    ) -> None:
+        self.id: Final = id
+        self._backend = backend
+        self._board = board
+        self._job = job
+
+    @property
+    def state(self) -> str:
+        """The state that is stored: PENDING before it was begun.
+
+        :raises NotFound: it is not kept any more.
+        """
+        return self._read(lazy=True).state or states.PENDING
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended, for `timeout` seconds at most; whether it has.
+
+        A store that is away is waited for.
+
+        :raises JobFailure: its job is gone, and no engine runs it: it was not to be run as it is
+            (the log of the conductor says why).
+        :raises NotFound: it is not kept any more.
+        """
+        base.check_seconds("timeout", timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        for pause in self._pauses():
+            left = pause if until is None else until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+        return True
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Wait until it has ended; all its values by name, as `engines.run` returns them.
+
+        What made the flow is called, to know which values there are.
+
+        :raises TimeoutError: it has not ended in time.
+        :raises Cancelled: it was cancelled.
+        :raises Exception: what the flow failed with, or what `wait` raises.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"Flow {self.id} has not ended within {timeout:g} s: {self.state}")
+        detail = self._read()
+        if detail.state != states.SUCCESS:
+            flow_errors.raise_recorded(Storage(detail))
+        engine = loading.load_from_detail(detail)  # of the copy that was read: nothing is written
+        engine.prepare()
+        return engine.storage.fetch_all()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        return self._result().__await__()
+
+    async def _result(self) -> dict[str, Any]:
+        pauses = self._pauses()
+        while (pause := await async_run.in_thread(lambda: next(pauses, None))) is not None:
+            await asyncio.sleep(pause)
+        return await async_run.in_thread(self.result)
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Let it end, and revert what it did; False: it has ended already.  Does not wait.
+
+        The engine that runs it is told (it looks each second); one that has not begun, or is
+        between two engines, is ended by the conductor that takes it next.
+        """
+        command = commands.FlowCommand(commands.CANCEL, reason, None, time.time())
+        command.check()
+        while True:
+            with contextlib.closing(self._backend.get_connection()) as connection:
+                if connection.get_flow_details(self.id, lazy=True).state in states.FLOW_ENDED:
+                    return False
+                with contextlib.suppress(exceptions.InvalidState):
+                    connection.send_command(self.id, command)
+                    return True
+                with contextlib.suppress(exceptions.FlowBusy):  # an engine took it meanwhile
+                    return self._cancel_now(connection, reason)
+            time.sleep(_FIRST)
+
+    def _cancel_now(self, connection: persistence.Connection, reason: str | None) -> bool:
+        """Note in a flow that no engine runs that it is cancelled; False: it has ended.
+
+        Under a lease: an engine may have come, and gone, since it was read last.
+
+        :raises FlowBusy: an engine runs it.
+        """
+        owner = owners.new(momentary=True)
+        try:
+            lease = connection.take_lease(self.id, str(owner), leases.LEASE_SECONDS)
+            try:
+                detail = connection.get_flow_details(self.id, lazy=True)
+                if detail.state in states.FLOW_ENDED:
+                    return False
+                why = control.GivenUp(True, reason)
+                detail.meta[why.key] = why.record(time.time())
+                connection.save_changes(detail, (), lease=lease)
+                return True
+            finally:
+                connection.give_back_lease(lease)
+        finally:
+            owner.let_go()
+
+    def _pauses(self) -> Iterator[float]:
+        """Look at the flow until it has ended; seconds until the next look."""
+        pause = _FIRST
+        while True:
+            with contextlib.suppress(exceptions.StorageFailure):  # it may come back
+                if self.state in states.FLOW_ENDED:
+                    return
+                if pause == _LONGEST:
+                    self._check_not_given_up()
+            yield pause
+            pause = min(2 * pause, _LONGEST)
+
+    def _check_not_given_up(self) -> None:
+        board = self._board
+        try:
+            gone = (self._job is not None and self._job.state == states.COMPLETE) or (
+                isinstance(board, impl_sql.SQLJobBoard) and board.is_trashed(self.id)
+            )
+        except exceptions.JobFailure:  # the board is away: that cannot be told
+            return
+        if not gone:
+            return
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            lease = connection.get_lease(self.id)
+        is_run = lease is not None and not owners.died(lease.owner)
+        state = self.state
+        # One that was suspended waits to be resumed.
+        if not is_run and state not in states.FLOW_ENDED | {states.SUSPENDED}:
+            raise exceptions.JobFailure(
+                f"Flow {self.id} is in {state}, and its job is gone: the conductor could not"
+                " run it, and its log says why"
+            )
+
+    def _read(self, lazy: bool = False) -> models.FlowDetail:
+        with contextlib.closing(self._backend.get_connection()) as connection:
+            return connection.get_flow_details(self.id, lazy=lazy)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+
+def submit(
+    flow_factory: factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: loading.Backend,
+    inputs: loading.Store = None,
+    name: str | None = None,
+    priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    eta: datetime | float | None = None,
+    unique: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+) -> FlowHandle:
+    """Hand a flow over to a conductor (`wbengine serve`): it is kept when this returns.
+
+    The factory is a function that other processes can import, or its name ('orders:order_flow',
+    which may also be a flow).  `backend` and `board` (default: that in the database of `backend`)
+    are those of the conductor; where both are in one database, the flow and its job are one
+    transaction.  One that is opened here, of a URI, stays open while the handle lives.
+
+    :param eta: it does not begin before: a moment with a time zone, or seconds from now.
+    :param unique: while a flow of this key has not ended, nothing is kept, and the handle is that
+        flow's; also where many submit at once.
+    :raises ValueError: the factory cannot be imported elsewhere; there is no such priority;
+        `board` is that of another store's flows, or of this call alone; `unique` or `eta` is
+        given, and the job is not in the database of the flow.
+    :raises MissingDependencies: inputs are missing.
+    :raises Exception: what `engines.load_from_factory` raises.
+    """
+    path, args = _importable(flow_factory, factory_args, factory_kwargs)
+    made = loading.load_from_factory(
+        path, args, factory_kwargs, inputs=inputs, name=name, tags=tags
+    )
+    detail = made.storage.flow_detail.copy()
+    given = made.storage.fetch_all()
+    made.prepare()
+    made.validate()
+    book = _book(detail, unique)
+    priority = jobs.JobPriority.convert(priority)
+    with contextlib.ExitStack() as failing:
+        kept = _opened(backend, failing)
+        if kept.encodes:
+            _codec.pack(given, "inputs")
+        posted = _connected(board, kept, failing)
+        if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
+            found = posted.post_flow(detail.name, book, detail, priority, eta=eta)
+            if isinstance(found, str):
+                return _handle(found, kept, posted, posted.find(found), failing)
+            return _handle(detail.uuid, kept, posted, found, failing)
+        if eta is not None or unique is not None:
+            option = "eta" if unique is None else "unique"
+            raise ValueError(f"{option}= needs the flow and its job in one database")
+        persistence.keep_flow_detail(detail, book, kept)
+        job = posted.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
+        return _handle(detail.uuid, kept, posted, job, failing)
+
+
+def handle(
+    flow_id: str,
+    *,
+    backend: loading.Backend,
+    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+) -> FlowHandle:
+    """The handle of a flow that was submitted, in this process or in another one.
+
+    :raises NotFound: the backend keeps no such flow.
+    """
+    with contextlib.ExitStack() as failing:
+        kept = _opened(backend, failing)
+        posted = _connected(board, kept, failing)
+        job = posted.find(flow_id) if isinstance(posted, impl_sql.SQLJobBoard) else None
+        found = _handle(flow_id, kept, posted, job, failing)
+        _ = found.state  # it is kept
+        return found
+
+
+def _handle(
+    uuid: str,
+    kept: persistence.Backend,
+    board: jobs.JobBoard,
+    job: jobs.Job | None,
+    opened: contextlib.ExitStack,
+) -> FlowHandle:
+    found = FlowHandle(uuid, kept, board, job)
+    weakref.finalize(found, opened.pop_all().close).atexit = False
+    return found
+
+
+def _importable(
+    factory: factories.Factory, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[str, Iterable[Any] | None]:
+    """The name of what makes the flow, and its arguments.
+
+    :raises ValueError: another process cannot import it.
+    """
+    name = factories.name_of(factory)
+    if name.startswith(("__main__.", "__main__:")):
+        raise ValueError(
+            f"Flow factory {name!r} is in the program that runs, which no other process can import:"
+            " put it into a module"
+        )
+    if factories.is_flow(_names.load(name)):
+        if args is not None or kwargs is not None:
+            raise ValueError(f"{name!r} is a flow, which takes no arguments")
+        return _FLOW_OF, [name]
+    return name, args
+
+
+def _book(detail: models.FlowDetail, key: str | None) -> models.LogBook:
+    """The new book of the flow, or that of a key."""
+    if key is None:
+        book = models.LogBook(f"{detail.name} book")
+    elif isinstance(key, str) and key:
+        book = models.LogBook(key, str(uuid.uuid5(_KEYS, key)))
+        book.meta[models.UNIQUE] = detail.uuid
+    else:
+        raise ValueError(f"unique={key!r} is no text with something in it")
+    book.meta[models.MADE_BY] = "wbengine"
+    book.add(detail)
+    return book
+
+
+def _opened(backend: loading.Backend, stack: contextlib.ExitStack) -> persistence.Backend:
+    """The backend that is meant; `stack` closes one that is opened."""
+    if isinstance(backend, persistence.Backend):
+        return backend
+    if not isinstance(backend, str | Mapping):
+        raise TypeError(
+            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
+        )
+    return stack.enter_context(contextlib.closing(backends.fetch(backend)))
+
+
+def _connected(
+    board: jobs.JobBoard | Mapping[str, Any] | str | None,
+    kept: persistence.Backend,
+    stack: contextlib.ExitStack,
+) -> jobs.JobBoard:
+    """The board that is meant, connected; `stack` closes one that is opened."""
+    if isinstance(board, jobs.JobBoard):
+        theirs = getattr(board, "persistence", None)
+        if theirs is not None and not _is_same(theirs, kept):
+            raise ValueError(
+                f"board= is that of conductors whose flows are in {theirs!r}, not in {kept!r}:"
+                " they would not find the flow"
+            )
+        return board
+    if board is None and not isinstance(kept, sql.SQLBackend):
+        raise ValueError(f"board= is needed: {kept!r} is no database, which would have one")
+    made = boards.fetch("submitted", "sql" if board is None else board, persistence=kept)
+    stack.enter_context(contextlib.closing(made))
+    if isinstance(made, impl_memory.MemoryJobBoard):
+        raise ValueError(
+            "board='memory' would be a board of this call alone: give the board object that a"
+            " conductor of this process has"
+        )
+    made.connect()
+    return made
+
+
+def _is_same(one: persistence.Backend, other: persistence.Backend) -> bool:
+    """Whether two backends keep their flows in one place."""
+    if one is other:
+        return True
+    if not (isinstance(one, sql.SQLBackend) and isinstance(other, sql.SQLBackend)):
+        return False
+    return not one.options.in_memory and one.options.url == other.options.url

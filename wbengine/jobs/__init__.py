@@ -1,0 +1,1 @@
+"""Job boards: where flows are posted, and conductors find them."""

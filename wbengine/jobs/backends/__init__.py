@@ -1,0 +1,81 @@
+"""The kinds of job boards, found by name, by URI, or by a dict of options."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from wbengine import _plugins
+from wbengine.jobs import base
+
+__all__ = ["BACKEND_NAMESPACE", "backend", "fetch"]
+
+#: Entry points of other kinds of boards.
+BACKEND_NAMESPACE: Final = "wbengine.jobboards"
+
+_SQL: Final = "wbengine.jobs.backends.impl_sql:SQLJobBoard"
+#: Those that are the URI of a database.
+_DATABASES: Final = ("dir", "file", "sqlite", "mysql", "postgresql")
+
+#: Kinds that are always there; others come by entry point.
+KINDS: Final[Mapping[str, str]] = {
+    "memory": "wbengine.jobs.backends.impl_memory:MemoryJobBoard",
+    "sql": _SQL,
+    **dict.fromkeys(_DATABASES, _SQL),
+}
+
+#: Names of other people's for kinds there are.
+_MEANT: Final[Mapping[str, str]] = {"mariadb": "mysql", "postgres": "postgresql"}
+
+
+def fetch(
+    name: str,
+    conf: Mapping[str, Any] | str,
+    namespace: str = BACKEND_NAMESPACE,
+    **options: Any,
+) -> base.JobBoard:
+    """Make the board that `conf` describes; it is to be connected.
+
+    `conf` is a dict whose `board` is a kind or a URI, or that string itself: 'memory', 'sql', or
+    the URI of a database ('sqlite:////var/lib/flows.db', 'postgresql://user:secret@host/db').  Its
+    further keys, and those in the query of a URI, are options of the kind; `options` are arguments
+    of its class, `persistence=` for all.
+
+    :raises NotFound: an unknown kind; the text names those there are.
+    :raises ValueError: the configuration names no kind, or an option is wrong.
+    :raises TypeError: it is neither a dict nor a string.
+    """
+    if not isinstance(conf, str | Mapping):
+        raise TypeError(f"The configuration of a job board is a dict or a URI, not {conf!r}")
+    found: dict[str, Any] = {"board": conf} if isinstance(conf, str) else dict(conf)
+    board = found.pop("board", None)
+    if not board or not isinstance(board, str):
+        raise ValueError(
+            "The configuration of a job board needs a 'board' (a kind or a URI),"
+            f" got {sorted(found)}"
+        )
+    scheme, colon, _ = board.partition(":")
+    kind = scheme.partition("+")[0]
+    if colon and kind in _DATABASES:
+        found.setdefault("connection", board)
+    elif colon:
+        query = urllib.parse.urlsplit(board).query
+        found = {**dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), **found}
+    factory = _plugins.load("job board", kind, KINDS, namespace, BACKEND_NAMESPACE, _MEANT)
+    made: base.JobBoard = factory(name, found, **options)
+    return made
+
+
+@contextlib.contextmanager
+def backend(
+    name: str,
+    conf: Mapping[str, Any] | str,
+    namespace: str = BACKEND_NAMESPACE,
+    **options: Any,
+) -> Iterator[base.JobBoard]:
+    """Fetch a board, connect it, and close it at the end."""
+    with contextlib.closing(fetch(name, conf, namespace=namespace, **options)) as made:
+        made.connect()
+        yield made

@@ -1,0 +1,28 @@
+"""A job board in the memory of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wbengine import _options
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import base
+
+__all__ = ["MemoryJobBoard"]
+
+
+class MemoryJobBoard(impl_sql.SQLJobBoard):
+    """Keeps jobs for those who share this very object: a database of SQLite that is no file.
+
+    They are gone when it is closed.  It has no options.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        persistence: base.Backend | None = None,
+    ) -> None:
+        _options.check_known("A job board in memory", conf or (), ())
+        super().__init__(name, {"connection": "sqlite://"}, persistence)

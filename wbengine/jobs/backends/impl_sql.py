@@ -1,0 +1,539 @@
+"""A job board in a database: SQLite, MariaDB and MySQL, PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from wbengine import _codec, _options, _sql, exceptions, states
+from wbengine._sql import dialects
+from wbengine.jobs import base
+from wbengine.persistence import backends, models
+from wbengine.persistence import base as persistence_base
+from wbengine.persistence.backends import sql
+from wbengine.persistence.backends.sql import rows, tables, writing
+
+__all__ = ["SQLJob", "SQLJobBoard"]
+
+LOG: Final = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_JOBS: Final = tables.JOBS.name
+#: So many jobs are read at first, and at most, at a time.
+_FEW: Final = 16
+_MANY: Final = 1024
+
+_PRIORITIES: Final = tuple(base.JobPriority)
+
+
+class SQLJob(base.Job):
+    """A job that is a row of a database."""
+
+    def __init__(self, board: SQLJobBoard, row: Mapping[str, Any]) -> None:
+        book = {"uuid": row["book_uuid"], "name": row["book_name"]}
+        super().__init__(board, row["name"], row["uuid"], backend=board.persistence, book_data=book)
+        self._packed: str | None = row["details"]
+        self._sql_board = board
+        self._priority: base.JobPriority = _PRIORITIES[row["priority"]]
+        self._created = _moment(row["created"])
+        #: In which order it was posted.
+        self.sequence: Final[int] = row["id"]
+        self._claims = int(row["claims"])
+        #: Which of its claims this object made; 0: none.
+        self.claim: int = 0
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was posted with it.
+
+        :raises JobFailure: it cannot be read, which keeps nobody from reading other jobs.
+        """
+        if self._packed is not None:
+            try:
+                self._details = _codec.unpack(json.loads(self._packed))
+            except (ValueError, exceptions.InvalidFormat) as error:
+                raise exceptions.JobFailure(
+                    f"{self} has details that are damaged", error
+                ) from error
+            self._packed = None
+        return self._details
+
+    @property
+    def priority(self) -> base.JobPriority:
+        return self._priority
+
+    @property
+    def claims(self) -> int:
+        return self._claims
+
+    @property
+    def created_on(self) -> datetime:
+        return self._created
+
+    @property
+    def last_modified(self) -> datetime | None:
+        row = self._sql_board.look(self)
+        return None if row is None else _moment(row["updated"])
+
+    @property
+    def state(self) -> str:
+        row = self._sql_board.look(self)
+        if row is None:
+            return states.COMPLETE
+        return states.UNCLAIMED if row["owner"] is None else states.CLAIMED
+
+    def expires_in(self) -> float | None:
+        row = self._sql_board.look(self)
+        return None if row is None else row["remaining"]
+
+    def extend_expiry(self, expiry: float) -> bool:
+        return self._sql_board.extend(self, expiry)
+
+    def claimed(self, number: int) -> None:
+        """Note that this object made claim `number` of the job."""
+        self._claims = self.claim = number
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, SQLJob):
+            return NotImplemented
+        return (self.priority.rank, self.sequence) < (other.priority.rank, other.sequence)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SQLJob) and other.uuid == self.uuid
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
+
+class SQLJobBoard(base.NotifyingJobBoard):
+    """Keeps jobs in the table `wbe_jobs` of a database, beside the flows that may be there.
+
+    Options:
+
+    `connection`: the URL of the database (or of a folder, 'dir:///...'), and with it what else
+    `persistence.backends.fetch` takes for one; without it the jobs are in the database of
+    `persistence`.
+    `namespace` ('default'): boards of one namespace of a database are one board.
+
+    Claims end by the clock of the database.  A step of it lets them end early, or late: then a job
+    is claimed twice, or later; the lease of its flow sees to it that no more comes of that.
+
+    :raises ValueError: an option is wrong, or there is no database.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        persistence: persistence_base.Backend | None = None,
+    ) -> None:
+        super().__init__(name, conf)
+        told = dict(self._conf)
+        namespace = _options.text("namespace", told.pop("namespace", "default"))
+        if len(namespace) > dialects.MAX_KEY:
+            raise ValueError(f"Option namespace has more than {dialects.MAX_KEY} characters")
+        self.namespace: Final = namespace
+        self.persistence: Final = persistence
+        store = backends.fetch(told) if told else persistence
+        if not isinstance(store, sql.SQLBackend):
+            raise ValueError(
+                f"Job board {name!r} needs a database: connection='postgresql://...' (or another"
+                f" database), or persistence= with the backend of one, not {_kind(store)}"
+            )
+        self._store = store
+        self._statements = _Statements(store.options.dialect)
+        self._connected = False
+        # The jobs whose rows could not be read, by uuid: each is logged once.
+        self._unreadable: set[str] = set()
+
+    @property
+    def keeps_flows(self) -> bool:
+        """Whether its jobs are in the database of the flows."""
+        return self._store is self.persistence
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    def connect(self) -> None:
+        with _failures():
+            self._store.prepare()
+        self._connected = True
+
+    def close(self) -> None:
+        self._connected = False
+        if not self.keeps_flows:
+            self._store.close()
+
+    # -- posting and listing --------------------------------------------------------------------
+
+    def post(
+        self,
+        name: str,
+        book: models.LogBook | None = None,
+        details: Mapping[str, Any] | None = None,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> SQLJob:
+        told = self._row(models.new_uuid(), name, book, details, priority)
+        what = f"Posting job {name!r}"
+        return self._posted(self._transact(what, lambda connection: self._put(connection, told)))
+
+    def post_flow(
+        self,
+        name: str,
+        book: models.LogBook,
+        flow: models.FlowDetail,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        *,
+        eta: datetime | float | None = None,
+    ) -> SQLJob | str:
+        """Keep a new flow in its book, and post a job with the flow's uuid, in one transaction.
+
+        Where the meta of `book` says that it stands for a key (`models.UNIQUE`) and the latest flow
+        of that key has not ended, nothing is kept, and the uuid of that flow is returned; its job,
+        if it was trashed, is to be claimed again.
+
+        :param eta: the job is not to be claimed before: a moment with a time zone, or seconds from
+            now, by the clock of the database.
+        :raises ValueError: the flows of `persistence` are in another database, or `eta` is wrong.
+        """
+        if not self.keeps_flows:
+            raise ValueError(
+                f"Job board {self.name!r} keeps no flows: it has a database of its own"
+            )
+        new, statements = writing.NewBook(book), self._store.statements
+        told = self._row(flow.uuid, name, book, {"flow_uuid": flow.uuid}, priority)
+        later = self._later(eta)
+
+        def work(connection: sa.Connection) -> dict[str, Any] | str:
+            if models.UNIQUE in book.meta:
+                other = new.unfinished(connection, statements)
+                if other is not None:
+                    again = {"board": self.namespace, "uuid": other}
+                    connection.execute(self._statements.restore, again)
+                    return other
+            new.put(connection, statements)
+            return self._put(connection, told, later)
+
+        found = self._transact(f"Submitting flow {flow.name!r}", work)
+        return found if isinstance(found, str) else self._posted(found)
+
+    def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> SQLJob | None:
+        """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
+
+        Also where the board has a job of its book, which may be about this flow.
+        """
+        told = self._row(flow_uuid, name, book, {"flow_uuid": flow_uuid}, base.JobPriority.NORMAL)
+
+        def work(connection: sa.Connection) -> dict[str, Any] | None:
+            if connection.execute(self._statements.has_job, told).first() is not None:
+                return None
+            return self._put(connection, told)
+
+        found = self._transact(f"Posting a job for flow {flow_uuid}", work)
+        return None if found is None else self._posted(found)
+
+    def find(self, uuid: str) -> SQLJob | None:
+        """The job with this uuid; None: it is not on the board (any more)."""
+        told = {"board": self.namespace, "uuid": uuid}
+
+        def work(connection: sa.Connection) -> dict[str, Any] | None:
+            row = connection.execute(self._statements.look, told).mappings().first()
+            return None if row is None else dict(row)
+
+        found = self._transact(f"Looking for job {uuid}", work, write=False)
+        return None if found is None else SQLJob(self, found)
+
+    def is_trashed(self, uuid: str) -> bool:
+        """Whether the job with this uuid was trashed."""
+        told = {"board": self.namespace, "uuid": uuid}
+        return (
+            self._transact(
+                f"Looking for job {uuid}",
+                lambda connection: connection.execute(self._statements.trashed, told).first(),
+                write=False,
+            )
+            is not None
+        )
+
+    def _row(
+        self,
+        uuid: str,
+        name: str,
+        book: models.LogBook | None,
+        details: Mapping[str, Any] | None,
+        priority: base.JobPriority | str,
+    ) -> dict[str, Any]:
+        packed = _codec.pack(dict(details), "details") if details else None
+        return {
+            "uuid": uuid,
+            "board": self.namespace,
+            "name": rows.kept(_options.text("name", name)),
+            "priority": base.JobPriority.convert(priority).rank,
+            "details": None if packed is None else rows.text_of(packed),
+            "book_uuid": None if book is None else book.uuid,
+            "book_name": None if book is None else rows.kept(book.name),
+        }
+
+    def _later(self, eta: datetime | float | None) -> tuple[sa.TextClause, float] | None:
+        """How to have a job wait for its time."""
+        if eta is None:
+            return None
+        if isinstance(eta, datetime):
+            if eta.tzinfo is None:
+                raise ValueError(f"eta={eta} has no time zone")
+            return self._statements.wait_until, eta.timestamp()
+        return self._statements.wait_for, _options.number("eta", eta)
+
+    def _put(
+        self,
+        connection: sa.Connection,
+        told: Mapping[str, Any],
+        later: tuple[sa.TextClause, float] | None = None,
+    ) -> dict[str, Any]:
+        connection.execute(self._statements.post, told)
+        if later is not None:
+            connection.execute(later[0], {**told, "seconds": later[1]})
+        return dict(connection.execute(self._statements.look, told).mappings().one())
+
+    def _posted(self, row: Mapping[str, Any]) -> SQLJob:
+        job = SQLJob(self, row)
+        self.notifier.notify(base.POSTED, {"job": job})
+        return job
+
+    def iterjobs(
+        self, only_unclaimed: bool = False, ensure_fresh: bool = False
+    ) -> base.JobBoardIterator:
+        jobs = self._jobs(only_unclaimed)
+        return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
+
+    def _jobs(self, only_unclaimed: bool) -> Iterator[SQLJob]:
+        statement = self._statements.unclaimed if only_unclaimed else self._statements.all
+        after: dict[str, Any] = {"board": self.namespace, "priority": -1, "id": 0, "limit": _FEW}
+
+        def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
+            return [dict(row) for row in connection.execute(statement, after).mappings()]
+
+        while True:
+            found = self._transact("Listing jobs", work, write=False)
+            for row in found:
+                try:
+                    job = SQLJob(self, row)
+                except (LookupError, TypeError, ValueError, OverflowError, OSError) as error:
+                    # Of a later version, or damaged: it keeps nobody from the others.
+                    if row["uuid"] not in self._unreadable:
+                        self._unreadable.add(row["uuid"])
+                        LOG.warning("Job %s cannot be read, and is left: %r", row["uuid"], error)
+                    continue
+                yield job
+            if len(found) < after["limit"]:
+                return
+            last = found[-1]
+            after.update(priority=last["priority"], id=last["id"])
+            after["limit"] = min(after["limit"] * 4, _MANY)
+
+    @property
+    def job_count(self) -> int:
+        told = {"board": self.namespace}
+        return int(
+            self._transact(
+                "Counting jobs",
+                lambda connection: connection.scalar(self._statements.count, told) or 0,
+                write=False,
+            )
+        )
+
+    def look(self, job: base.Job) -> Mapping[str, Any] | None:
+        """The row of a job: `owner` and `remaining` are None where no claim holds; None: gone."""
+        told = {"board": self.namespace, "uuid": job.uuid}
+
+        def work(connection: sa.Connection) -> Mapping[str, Any] | None:
+            row = connection.execute(self._statements.look, told).mappings().first()
+            return None if row is None else _without_ended_claim(row)
+
+        return self._transact(f"Looking at job {job.uuid}", work, write=False)
+
+    def find_owner(self, job: base.Job) -> str | None:
+        row = self.look(job)
+        return None if row is None else row["owner"]
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    @base.check_who
+    def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
+        told: dict[str, Any] = {"board": self.namespace, "uuid": job.uuid, "who": rows.kept(who)}
+        statement = self._statements.claim
+        if expiry is not None:
+            statement, told["expiry"] = self._statements.claim_for, _seconds(expiry)
+
+        def work(connection: sa.Connection) -> int:
+            claimed = connection.execute(statement, told).rowcount
+            row = connection.execute(self._statements.look, told).mappings().first()
+            if row is None:
+                raise _gone(job)
+            if not claimed:
+                left = row["remaining"]
+                until = "" if left is None else f" for {max(left, 0):.1f} seconds more"
+                why = f"is claimed by {row['owner']}," if row["owner"] else "waits for its time,"
+                raise exceptions.UnclaimableJob(f"{job} {why}{until}".rstrip(","))
+            return int(row["claims"])
+
+        number = self._transact(f"Claiming job {job.uuid}", work)
+        if isinstance(job, SQLJob):
+            job.claimed(number)
+        self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+
+    @base.check_who
+    def consume(self, job: base.Job, who: str) -> None:
+        self._end_claim(self._statements.consume, job, who, "consume")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    @base.check_who
+    def abandon(self, job: base.Job, who: str) -> None:
+        self._end_claim(self._statements.abandon, job, who, "abandon")
+
+    @base.check_who
+    def trash(self, job: base.Job, who: str) -> None:
+        self._end_claim(self._statements.trash, job, who, "trash")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    def _end_claim(self, statement: sa.TextClause, job: base.Job, who: str, how: str) -> None:
+        told = {**self._claim_of(job), "who": rows.kept(who)}
+
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(statement, told).rowcount:
+                found = connection.execute(self._statements.look, told).mappings().first()
+                if found is None:
+                    raise _gone(job)
+                row = _without_ended_claim(found)
+                if row["owner"] is None:
+                    raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
+                again = " anew" if row["owner"] == who else ""
+                raise exceptions.JobFailure(
+                    f"{job} is claimed{again} by {row['owner']}: {who} cannot {how} it"
+                )
+
+        self._transact(f"Ending the claim on job {job.uuid}", work)
+
+    def extend(self, job: SQLJob, expiry: float) -> bool:
+        """What `Job.extend_expiry` does."""
+        told = {**self._claim_of(job), "expiry": _seconds(expiry)}
+        return self._transact(
+            f"Extending the claim on job {job.uuid}",
+            lambda connection: connection.execute(self._statements.extend, told).rowcount > 0,
+            durable=False,  # an owner does not outlive its host
+        )
+
+    def _claim_of(self, job: base.Job) -> dict[str, Any]:
+        number = job.claim if isinstance(job, SQLJob) else 0
+        return {"board": self.namespace, "uuid": job.uuid, "claim": number}
+
+    # -------------------------------------------------------------------------------------------
+
+    def _transact(
+        self,
+        what: str,
+        work: Callable[[sa.Connection], _T],
+        *,
+        write: bool = True,
+        durable: bool = True,
+    ) -> _T:
+        if not self._connected:
+            raise exceptions.JobFailure(f"{what} failed: job board {self.name!r} is not connected")
+        with _failures():
+            return _sql.transact(self._store.engine, what, work, write=write, durable=durable)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} in {self._store!r}>"
+
+
+class _Statements:
+    """The SQL of a board, made once for its kind of database."""
+
+    def __init__(self, dialect: str) -> None:
+        now = dialects.now(dialect)
+        here = "board = :board AND trashed = 0"
+        free = f"(owner IS NULL OR owner_until <= {now})"
+        # One without a name is no claim: the job waits for its time.
+        held = f"owner <> '' AND (owner_until IS NULL OR owner_until > {now})"
+        # Not by the board's index, which a PostgreSQL without statistics takes for as good.
+        this = "uuid = :uuid AND COALESCE(board, '') = :board AND trashed = 0"
+        # A number of 0 is that of no claim.
+        ours = f"{this} AND {held} AND :claim IN (0, claims)"
+        jobs = tables.select(tables.JOBS, f"owner_until - {now} AS remaining")
+        after = f"{jobs} WHERE {here} AND (priority, id) > (:priority, :id)"
+        order = "ORDER BY priority, id LIMIT :limit"
+        claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
+        freed = f"owner = NULL, owner_until = NULL, updated = {now}"
+
+        names = ["uuid", "board", "name", "priority", "details", "book_uuid", "book_name"]
+        values = ", ".join(f":{name}" for name in names)
+        self.post = sa.text(
+            f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated)"
+            f" VALUES ({values}, {now}, {now})"
+        )
+        wait = f"UPDATE {_JOBS} SET owner = '', owner_until"
+        self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
+        self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
+        self.has_job = sa.text(
+            f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
+            f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {here} AND book_uuid = :book_uuid LIMIT 1"
+        )
+        self.look = sa.text(f"{jobs} WHERE {this}")
+        self.count = sa.text(f"SELECT count(*) FROM {_JOBS} WHERE {here}")
+        self.all = sa.text(f"{after} {order}")
+        self.unclaimed = sa.text(f"{after} AND {free} {order}")
+        self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this} AND {free}")
+        self.claim_for = sa.text(f"{claim}, owner_until = {now} + :expiry WHERE {this} AND {free}")
+        self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {ours}")
+        self.consume = sa.text(f"DELETE FROM {_JOBS} WHERE {ours} AND owner = :who")
+        self.abandon = sa.text(f"UPDATE {_JOBS} SET {freed} WHERE {ours} AND owner = :who")
+        self.trash = sa.text(
+            f"UPDATE {_JOBS} SET trashed = 1, {freed} WHERE {ours} AND owner = :who"
+        )
+        aside = "uuid = :uuid AND board = :board AND trashed = 1"
+        self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {aside}")
+        self.restore = sa.text(f"UPDATE {_JOBS} SET trashed = 0, updated = {now} WHERE {aside}")
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Raise what is wrong with the database as what is wrong with the board."""
+    try:
+        yield
+    except exceptions.StorageFailure as error:
+        raise exceptions.JobFailure(str(error)) from error
+
+
+def _kind(store: object) -> str:
+    """What was given for a store, without passwords that may be in it."""
+    return repr(store) if isinstance(store, persistence_base.Backend) else type(store).__name__
+
+
+def _gone(job: base.Job) -> exceptions.NotFound:
+    return exceptions.NotFound(f"{job} is not on the board any more")
+
+
+def _without_ended_claim(row: sa.RowMapping) -> dict[str, Any]:
+    left = row["remaining"]
+    ended = not row["owner"] or (left is not None and left <= 0)
+    found = {str(name): value for name, value in row.items()}
+    return {**found, "owner": None, "remaining": None} if ended else found
+
+
+def _seconds(expiry: Any) -> float:
+    found = _options.number("expiry", expiry)
+    if not found:
+        raise ValueError("Option expiry=0 is no time: a claim has to last for a while")
+    return found
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
