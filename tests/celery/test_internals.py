@@ -15,6 +15,7 @@ import kombu
 import pytest
 from billiard.einfo import ExceptionInfo
 from celery.concurrency import base
+from celery.exceptions import WorkerLostError
 from celery.worker import request, state
 from kombu.asynchronous import Hub
 from kombu.asynchronous.semaphore import LaxBoundedSemaphore
@@ -120,6 +121,41 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> No
     until(lambda: next(loop) or threads)
     assert threads == [threading.get_ident()]
     hub.close()
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("why"), ValueError("why")])
+def test_message_is_settled_once_the_failure_is_stored(pool: Any, error: Exception) -> None:
+    """A worker that is killed in between leaves the message, of which the next one tells."""
+    app = celery.Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
+    task = app.task(same, name="t", acks_late=True)
+    states = []
+    pool.register_with_event_loop(Hub())
+    sent = task.apply_async((3,))
+    delivery = received(
+        app, task, pool, on_ack=lambda *_: states.append(task.backend.get_state(sent.id))
+    )
+    delivery.accept()
+    delivery.fail(error)
+    assert states == ["FAILURE"]
+
+
+def test_message_stays_while_the_failure_cannot_be_stored(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = celery.Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
+    task = app.task(same, name="t", acks_late=True)
+    settled = []
+    pool.register_with_event_loop(Hub())
+    task.apply_async((3,))
+    delivery = received(app, task, pool, on_ack=lambda *_: settled.append("acknowledged"))
+    delivery.accept()
+    with monkeypatch.context() as away:
+        away.setattr(task.backend, "set", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            delivery.fail(WorkerLostError("why"))
+    assert settled == []
+    delivery.fail(WorkerLostError("why"))
+    assert settled == ["acknowledged"]
 
 
 def test_failure_is_told_with_its_error() -> None:

@@ -143,6 +143,8 @@ class HostedRequest(request.Request):  # type: ignore[misc]
     loop: ClassVar[Loop]
     limit: limits.TimeLimit
     trace: Callable[[], Any]
+    #: How the message is to be settled, while what became of it is stored; None: at once.
+    _settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     def __init__(self, message: Any, **options: Any) -> None:
         """
@@ -172,10 +174,16 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         That may change the prefetch count as well, when the connection was lost before: Celery's
         pools do it in the loop, which alone may use the connection.
         """
-        self.loop.call(super().acknowledge)
+        self._settle(super().acknowledge)
 
     def reject(self, requeue: bool = False) -> None:
-        self.loop.call(super().reject, requeue)
+        self._settle(super().reject, requeue)
+
+    def _settle(self, settle: Callable[..., None], *args: Any) -> None:
+        if self._settlements is None:
+            self.loop.call(settle, *args)
+        else:
+            self._settlements.append((settle, args))
 
     def revoked(self) -> bool:
         """Whether it was revoked, or is too late, and is settled.
@@ -200,11 +208,20 @@ class HostedRequest(request.Request):  # type: ignore[misc]
 
         What it makes of `Reject`, `Ignore` and `WorkerLostError` is described only where tasks
         raise them; pools report them with billiard's record of an exception.
+
+        Celery acknowledges the message of a lost worker before it stores the failure: a kill in
+        between would leave a client waiting for ever.  Here the message is settled last, and stays
+        unsettled if the failure cannot be stored.
         """
+        self._settlements = settlements = []
         try:
             raise error
         except type(error):
             self.on_failure(ExceptionInfo())
+        finally:
+            self._settlements = None
+        for settle, args in settlements:
+            self.loop.call(settle, *args)
 
 
 class Loop:
