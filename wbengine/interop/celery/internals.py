@@ -213,7 +213,8 @@ class HostedRequest(request.Request):  # type: ignore[misc]
         between would leave a client waiting for ever.  Here the message is settled last, and stays
         unsettled if the failure cannot be stored.
         """
-        self._settlements = settlements = []
+        settlements: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._settlements = settlements
         try:
             raise error
         except type(error):
