@@ -34,6 +34,11 @@ IGNORE: Final = "IGNORE"
 REVERT_FAILURE: Final = "REVERT_FAILURE"
 RETRYING: Final = "RETRYING"
 
+# What happens to an atom that is under way on workers, and changes no state.
+WORKER_LOST: Final = "WORKER_LOST"
+RESENT: Final = "RESENT"
+INCIDENTS: Final = (WORKER_LOST, RESENT)
+
 # What an engine means to do with an atom (IGNORE is both a state and an intention).
 EXECUTE: Final = "EXECUTE"
 REVERT: Final = "REVERT"

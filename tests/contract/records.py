@@ -62,6 +62,10 @@ _attempts = st.builds(
     st.none() | st.text(min_size=1, max_size=8), _moments, _moments, _moments,
     st.sampled_from([None, states.SUCCESS, states.REVERT_FAILURE]), _errors,
 )  # fmt: skip
+_incidents = st.builds(
+    models.Incident, st.sampled_from(states.INCIDENTS), st.floats(0, 2e9), st.integers(1, 2**40),
+    st.none() | st.text(max_size=8), st.none() | st.text(max_size=8), st.integers(-1, 2**40),
+)  # fmt: skip
 _histories = st.lists(
     st.builds(models.Change, st.sampled_from(states.FLOW_STATES), st.floats(0, 2e9), _errors),
     max_size=3,
@@ -119,6 +123,7 @@ def fill(draw: Any, atom: models.AtomDetail) -> None:
     atom.past = draw(st.lists(_attempts, max_size=3).map(tuple))
     atom.attempts_dropped = draw(_counts)
     atom.reversions = draw(_counts)
+    atom.incidents = draw(st.lists(_incidents, max_size=3).map(tuple))
     if draw(st.booleans()):
         atom.reset(atom.state or states.PENDING)
 
@@ -165,9 +170,11 @@ def of_item(item: models.ItemDetail) -> Picture:
 
 
 def of_atom(atom: models.AtomDetail) -> Picture:
-    slots = [slot for slot in models.AtomDetail.__slots__ if slot not in ("items", "past")]
+    other = ("items", "past", "incidents")
+    slots = [slot for slot in models.AtomDetail.__slots__ if slot not in other]
     found = {**_fields(atom, slots), "meta": _value(dict(atom.meta)), "kind": type(atom).__name__}
     found["attempts"] = [list(attempt) for attempt in atom.all_attempts]
+    found["incidents"] = [list(incident) for incident in atom.incidents]
     items = atom.items
     found["items"] = None if items is None else [items.attempt, items.resumed, *map(of_item, items)]
     return found

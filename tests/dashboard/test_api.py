@@ -15,7 +15,7 @@ ATOM = {
     "node", "uuid", "name", "kind", "path", "task", "state", "intention", "attempt", "action",
     "worker", "submitted", "started", "ended", "runtime", "progress", "attempts",
     "attempts_dropped", "executions", "reversions", "failure", "revert_failure", "result", "items",
-    "waiting", "queued", "item_rows",
+    "waiting", "queued", "item_rows", "incidents",
 }  # fmt: skip
 ROW = {
     "uuid", "name", "state", "created", "updated", "counts", "total", "progress", "owner", "error",

@@ -15,10 +15,12 @@ import pytest
 
 from tests.support import fragile_tasks as tasks
 from tests.support import sample_tasks, workers
-from wbengine import engines, invocation
+from wbengine import engines, invocation, states, task
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import executor as executors
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends
+from wbengine.views import watcher
 
 #: A worker is lost after so many seconds of silence, three of its beats.
 EXPIRY = 2.0
@@ -40,7 +42,11 @@ def load(flow: Any, folder: Path, **options: Any) -> Any:
     # No worker has to have started by some time.
     options = {"worker_expiry": EXPIRY, "transition_timeout": 300, **options}
     return engines.load(
-        flow, store={"folder": str(folder)}, engine="worker-based", url=url(folder), **options
+        flow,
+        store={"folder": str(folder), "numbers": [7]},
+        engine="worker-based",
+        url=url(folder),
+        **options,
     )
 
 
@@ -58,6 +64,37 @@ def test_lost_worker_fails_task_that_is_not_idempotent(tmp_path: Path) -> None:
         with pytest.raises(exc.WorkerLost):
             engine.run()
     assert tasks.runs(tmp_path) == ["execute-o"]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_lost_worker_and_resending_are_kept_with_the_flow(tmp_path: Path, mapped: bool) -> None:
+    """With the names of both workers; whoever registers for them hears them."""
+    mortal = tasks.Mortal("m")
+    flow = linear_flow.Flow("f")
+    flow.add(task.Map(mortal, over="numbers", item="number") if mapped else mortal)
+    backend = backends.fetch({"connection": f"sqlite:///{tmp_path}/store.db"})
+    heard: list[tuple[str, Any, Any]] = []
+    with fleet(tmp_path, 2) as started, contextlib.closing(backend):
+        with contextlib.closing(backend.get_connection()) as connection:
+            connection.upgrade()
+        engine = load(flow, tmp_path, backend=backend)
+        for event in states.INCIDENTS:
+            engine.atom_notifier.register(
+                event,
+                lambda event, details: heard.append(
+                    (event, details["lost_worker"], details["item"])
+                ),
+            )
+        engine.run()
+        (dead,) = [each for each in started if each.process.poll() is not None]
+        with contextlib.closing(backend.get_connection()) as connection:
+            detail = connection.get_flow_details(engine.storage.flow_uuid)
+    lost, resent = [event for event in watcher.events_of(detail) if event.kind == "incident"]
+    assert (lost.state, resent.state) == ("WORKER_LOST", "RESENT")
+    assert str(dead.process.pid) in lost.worker and lost.worker == resent.lost_worker
+    assert resent.worker is not None and resent.worker != lost.worker
+    assert lost.item == resent.item == (0 if mapped else None)
+    assert heard == [("WORKER_LOST", None, lost.item), ("RESENT", lost.worker, lost.item)]
 
 
 def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:

@@ -115,6 +115,32 @@ def test_begin_and_finish_write_the_record() -> None:
     assert record.past == ((1, "execute", "w", 1.0, 2.0, 7.0, states.SUCCESS, None, 0),)
 
 
+def test_lost_workers_are_kept_and_told_to_those_who_ask_for_that() -> None:
+    """Nobody has begun what is sent again, until a worker says so; `*` hears of states only."""
+    bench = Bench(Plain("a"), in_process=False)
+    record = bench.storage.record("a")
+    call = bench.begin("a")
+    record.worker, record.started = "w1", 1.0
+    bench.listen()
+    heard: list[Any] = []
+    tell = lambda event, details: heard.append((event, details["worker"], details["lost_worker"]))  # noqa: E731
+    for event in states.INCIDENTS:
+        bench.notifier.register(event, tell)
+    call.events.incident(states.WORKER_LOST, "w1")
+    assert (record.worker, record.started) == ("w1", 1.0)
+    call.events.incident(states.RESENT, "w1")
+    assert (record.worker, record.started) == (None, None)
+    assert [each[0:1] + each[2:] for each in record.incidents] == [
+        (states.WORKER_LOST, 1, "w1", None, -1),
+        (states.RESENT, 1, None, "w1", -1),
+    ]
+    bench.end(call, 5)
+    assert [each.worker for each in record.incidents] == ["w1", "w"]
+    call.events.incident(states.WORKER_LOST, "w")  # it has ended
+    assert len(record.incidents) == 2 and not bench.heard
+    assert heard == [("WORKER_LOST", "w1", None), ("RESENT", None, "w1")]
+
+
 def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
     """Unless somebody else was at it last, of whom no more is known."""
     lost = ft.Failure.from_exception(exceptions.WorkerLost("gone"))

@@ -105,6 +105,42 @@ def test_what_may_be_run_twice_is_taken_from_who_is_lost_and_sent_again() -> Non
     assert settled(bench.succeed(entry, epoch=2))
 
 
+class Keeper:
+    """Keeps the incidents of a request."""
+
+    def incident(self, event: str, worker: str | None) -> None: ...
+
+
+def incidents(effects: list[fx.Effect]) -> list[tuple[str, str | None]]:
+    return [(each.event, each.worker) for each in effects if isinstance(each, fx.Incident)]
+
+
+@pytest.mark.parametrize("ledger", [None, "ledger-1"])
+def test_who_keeps_the_flow_is_told_of_the_lost_worker_before_it_is_sent_again(
+    ledger: str | None,
+) -> None:
+    bench = Fleeting(ledger=ledger)
+    entry = bench.again(events=Keeper())
+    effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
+    assert incidents(effects) == [("WORKER_LOST", "w1"), ("RESENT", "w1")]
+    assert kinds(effects) == [fx.Incident, fx.Incident, fx.Dispatch]
+
+
+@pytest.mark.parametrize("ledger", [None, "ledger-1"])
+def test_who_keeps_the_flow_is_told_of_a_loss_that_ends_the_task(ledger: str | None) -> None:
+    bench = Fleeting(ledger=ledger)
+    entry = bench.running("w1", kind=Never, events=Keeper())
+    effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
+    assert incidents(effects) == [("WORKER_LOST", "w1")]
+    assert kinds(effects) == [fx.Incident, fx.Settle]
+
+
+def test_what_is_sent_first_is_no_incident() -> None:
+    bench = Fleeting()
+    effects = bench.submit(events=Keeper())[1]
+    assert kinds(effects) == [fx.Dispatch]
+
+
 def test_without_a_ledger_too() -> None:
     bench = Fleeting(ledger=None)
     entry = bench.again()

@@ -61,6 +61,49 @@ def test_what_ended_without_a_time_ended_after_it_began():
     ]
 
 
+def lost(**fields):
+    flow = models.FlowDetail("f")
+    incidents = (
+        models.Incident("WORKER_LOST", records.T + 5, 1, "w1"),
+        models.Incident("RESENT", records.T + 5, 1, None, "w1"),
+    )
+    begun = {"attempt": 1, "submitted": records.T, "incidents": incidents}
+    return flow, records.atom(flow, "a", "RUNNING", **{**begun, **fields})
+
+
+def test_lost_workers_stand_where_they_were_lost():
+    flow, atom = lost()
+    atom.note(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
+    told = history.page(flow, Redactor()).events
+    assert [(e.kind, e.state, e.worker, e.lost_worker, e.item) for e in told] == [
+        ("atom", "RUNNING", None, None, None),
+        ("incident", "WORKER_LOST", "w1", None, None),
+        ("incident", "RESENT", None, "w1", None),
+        ("incident", "WORKER_LOST", "w2", None, 3),
+    ]
+    assert [e.executions for e in told] == [1] * 4
+    assert told == tuple(watcher.events_of(flow))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_who_looks_on_hears_of_what_was_sent_again_once_both_workers_are_known(ends):
+    flow, atom = lost()
+    teller = history.Teller()
+    assert [e.state for e in teller.tell(flow, flow, Redactor(), records.T + 6)] == [
+        "RUNNING",
+        "WORKER_LOST",
+    ]
+    assert teller.tell(flow, flow, Redactor(), records.T + 7) == []
+    if ends:
+        atom.put("FAILURE", records.failure())
+    else:
+        atom.taken("w2")
+    found = teller.tell(flow, flow, Redactor(), records.T + 8)
+    (resent,) = [each for each in found if each.state == "RESENT"]
+    assert (resent.lost_worker, resent.worker) == ("w1", None if ends else "w2")
+    assert teller.tell(flow, flow, Redactor(), records.T + 9) == []
+
+
 def test_a_summary_tells_of_parts_and_counts():
     detail, outline = records.order()
     backend = memory.MemoryBackend()

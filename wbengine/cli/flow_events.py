@@ -14,7 +14,8 @@ __all__ = ["command"]
 
 @base.command(
     "events",
-    help="""Print what happened to a flow so far, in order: changes of its state, and attempts.
+    help="""Print what happened to a flow so far, in order: changes of its state, attempts, workers
+    that were lost, and what was sent again.
 
     With --json as JSON Lines.  `wbengine flow watch` goes on from there.
 
@@ -43,7 +44,7 @@ def command(context: contexts.Context, flow: str) -> None:
             event.state,
             str(formatting.nth(event)) if formatting.nth(event) else None,
             event.worker,
-            event.error,
+            event.error if event.lost_worker is None else f"{event.lost_worker} was lost",
         )
         for event in found
     ]

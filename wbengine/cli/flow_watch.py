@@ -159,8 +159,12 @@ def line_of(event: Event) -> str:
         parts[2] = f"flow {event.name}"
     if formatting.nth(event) > 1:
         parts.append(f"attempt {formatting.nth(event)}")
+    if event.item is not None:
+        parts.append(f"item {event.item}")
     if event.worker is not None:
         parts.append(f"on {event.worker}")
+    if event.lost_worker is not None:
+        parts.append(f"after {event.lost_worker} was lost")
     if event.progress is not None:
         parts.append(f"{event.progress:.0%}")
     if event.error is not None:

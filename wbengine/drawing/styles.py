@@ -42,12 +42,18 @@ STATES: Final[Mapping[str, StateStyle]] = {
     INTERRUPTED: StateStyle("◌", "/", "interrupted", "bold yellow", "#776000", "#fdf5d8"),
     states.RESUMING: StateStyle("⟳", "*", "resuming", "cyan", "#1f5fd0", "#e8f0fe"),
 }
+#: Of what happens to an atom that is under way, by its event.
+_INCIDENTS: Final[Mapping[str, StateStyle]] = {
+    states.WORKER_LOST: StateStyle("⚠", "%", "worker lost", "bold red", "#c5221f", "#fdecea"),
+    states.RESENT: StateStyle("⇢", "&", "sent again", "yellow", "#7a3fc4", "#f3ebfd"),
+}
 _OTHER: Final = StateStyle("•", "?", "unknown", "", "#5a636e", "#f4f5f7")
 
 
 def style_of(state: str | None) -> StateStyle:
     """How `state` looks; a state that is not known has a look of its own."""
-    return STATES.get(state or states.PENDING, _OTHER)
+    found = STATES.get(state or states.PENDING)
+    return found or _INCIDENTS.get(state or "", _OTHER)
 
 
 def icon(state: str | None) -> str:

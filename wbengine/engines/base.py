@@ -92,7 +92,9 @@ class Engine(abc.ABC):
         # Either knows all states: listeners are often told one list for flows and atoms.
         known = {*states.FLOW_STATES, *states.ATOM_STATES}
         self._notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
-        self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(known)
+        self._atom_notifier: notifier_module.Notifier = notifier_module.RestrictedNotifier(
+            known.union(states.INCIDENTS)
+        )
 
     @classmethod
     def known_options(cls) -> frozenset[str]:
@@ -115,7 +117,9 @@ class Engine(abc.ABC):
 
     @property
     def atom_notifier(self) -> notifier_module.Notifier:
-        """Tells of the atoms' changes of state."""
+        """Tells of the atoms' changes of state; and those who register for just that, of what else
+        happens to them (`states.INCIDENTS`).
+        """
         return self._atom_notifier
 
     @property

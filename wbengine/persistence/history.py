@@ -1,4 +1,6 @@
-"""What is remembered of the past: attempts at atoms and items, and changes of a flow's state."""
+"""What is remembered of the past: attempts at atoms and items, workers that were lost with them,
+and changes of a flow's state.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,13 @@ from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "UNKNOWN", "Attempt", "Change", "Outcome", "changed", "error", "in_short", "kept", "outcome",
-    "remembered", "runtime",
+    "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "changed", "error", "happened",
+    "in_short", "kept", "outcome", "remembered", "runtime", "taken",
 ]  # fmt: skip
 
-#: So many attempts before the latest one, and so many changes, are remembered.
+#: So many attempts before the latest one, incidents, and changes are remembered.
 _MOST_ATTEMPTS: Final = 20
+_MOST_INCIDENTS: Final = 50
 _MOST_CHANGES: Final = 50
 
 #: What is told in one line has at most so many characters.
@@ -111,6 +114,40 @@ def kept(past: tuple[Attempt, ...], latest: Attempt) -> tuple[tuple[Attempt, ...
     """`past` with one more, and how many had to be dropped for it."""
     every = (*past, latest)
     return every[-_MOST_ATTEMPTS:], max(0, len(every) - _MOST_ATTEMPTS)
+
+
+class Incident(NamedTuple):
+    """What happened to an attempt at a moment (unix seconds, on the engine's clock).
+
+    WORKER_LOST: `worker` was lost while it had the task.  RESENT: the task was sent again, and
+    `worker` has begun it since (None: nobody yet); `lost` is who had it before (None: its message
+    was lost, no worker).  None for a worker that nobody knows.  `item` is the index of an item of a
+    Map, else -1.
+    """
+
+    event: str
+    at: float
+    attempt: int
+    worker: str | None = None
+    lost: str | None = None
+    item: int = -1
+
+
+def happened(incidents: tuple[Incident, ...], latest: Incident) -> tuple[Incident, ...]:
+    """`incidents` with one more: the last of them are kept."""
+    return (*incidents, latest)[-_MOST_INCIDENTS:]
+
+
+def taken(incidents: tuple[Incident, ...], item: int, worker: str) -> tuple[Incident, ...]:
+    """`incidents`, now that `worker` is known to have what was sent again."""
+    found = list(incidents)
+    for number in reversed(range(len(found))):
+        each = found[number]
+        if each.item == item:
+            if each.event == states.RESENT and each.worker is None:
+                found[number] = each._replace(worker=worker)
+            break
+    return tuple(found)
 
 
 class Change(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from wbengine import exceptions, states
 from wbengine.persistence import fields, history, listing, pictures
 from wbengine.persistence.fields import field
-from wbengine.persistence.history import Attempt, Change
+from wbengine.persistence.history import Attempt, Change, Incident
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "ENGINE",
     "FACTORY",
     "INJECTOR",
+    "Incident",
     "MADE_BY",
     "META_PROGRESS",
     "META_PROGRESS_DETAILS",
@@ -95,6 +96,7 @@ def new_uuid() -> str:
 
 
 _making_meta: Final = threading.Lock()
+_noting: Final = threading.Lock()
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -336,7 +338,8 @@ class AtomDetail(_Named):
     a `Map` (None: none so far, or no Map); they are records beside this one.
 
     `past` are the attempts before the latest one, the oldest first: the last 20 of them, after
-    `attempts_dropped` others.
+    `attempts_dropped` others.  `incidents` are the last 50 losses of workers that had the atom, and
+    times it was sent again.
     """
 
     state: str | None = field(fields.OneOf(states.ATOM_STATES))
@@ -359,6 +362,7 @@ class AtomDetail(_Named):
     items: Items | None = field(_ItemsKind())
     past: tuple[Attempt, ...] = field(fields.Tuples(Attempt), (), rare=True)
     attempts_dropped: int = field(fields.PLAIN, 0, rare=True)
+    incidents: tuple[Incident, ...] = field(fields.Tuples(Incident), (), rare=True)
     #: How the latest attempt ended, when that was forgotten by `reset`.
     _came_to: history.Outcome | None = field(fields.PLAIN, rare=True)
 
@@ -391,6 +395,16 @@ class AtomDetail(_Named):
             self.past, dropped = history.kept(self.past, last)
             self.attempts_dropped += dropped
             self._came_to = None
+
+    def note(self, incident: Incident) -> None:
+        """Remember what happened to an attempt; from any thread."""
+        with _noting:
+            self.incidents = history.happened(self.incidents, incident)
+
+    def taken(self, worker: str, item: int = -1) -> None:
+        """`worker` has what was sent again, if anything was; from any thread."""
+        with _noting:
+            self.incidents = history.taken(self.incidents, item, worker)
 
     def _outcome(self) -> history.Outcome:
         """How the latest attempt ended."""

@@ -21,6 +21,7 @@ from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
+from wbengine.runtime.incidents import Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
@@ -141,7 +142,8 @@ class AtomLifecycle:
         # Calls that ended before they could be submitted.
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self.maps = Maps(storage, local_tasks, in_process=in_process)
+        self._incidents = Incidents(storage, notifier)
+        self.maps = Maps(storage, local_tasks, self._incidents, in_process=in_process)
         self._earlier = InterruptedAttempts(storage, executor, local_tasks)
 
     # -- tasks ----------------------------------------------------------------------------------
@@ -280,6 +282,8 @@ class AtomLifecycle:
         if outcome.started is not None or outcome.worker not in (None, record.worker):
             record.worker, record.started = outcome.worker, outcome.started
         record.ended = outcome.ended  # what was given up keeps who began it, and when
+        if record.incidents and outcome.worker not in (None, calls.LOCAL):
+            record.taken(outcome.worker)
         atom: Any = self._plan.items[call.node]
         if isinstance(value, ft.Failure):
             state = states.FAILURE if executed else states.REVERT_FAILURE
@@ -479,6 +483,10 @@ class _TaskEvents:
         hear = self._lifecycle._remote_event if self._remote else self._lifecycle._local_event
         hear(self._node, event_type, details)
 
+    def incident(self, event: str, worker: str | None) -> None:
+        """See `Incidents.note`."""
+        self._lifecycle._incidents.note(self._node, self._attempt, event, worker)
+
 
 class _StoredTaskEvents(_TaskEvents):
     """The same where records are kept: also that it began, for those who look at the store."""
@@ -495,6 +503,8 @@ class _StoredTaskEvents(_TaskEvents):
         under_way = record.state in _BEGUN and record.attempt == self._attempt
         if under_way and record.started is None:
             record.worker, record.started = worker, time.time()
+            if record.incidents:
+                record.taken(worker)
             if written:
                 lifecycle._storage.writer.mark(record)
 

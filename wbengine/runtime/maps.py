@@ -6,7 +6,6 @@ the engine's thread calls this, but for `item_failed`.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime.control import DEADLINE, GivenUp
+from wbengine.runtime.incidents import Incidents
 from wbengine.types import failure as ft
 
 __all__ = ["Idle", "MapCall", "Maps", "is_item", "resumes"]
@@ -96,10 +96,12 @@ class Maps:
         self,
         storage: storage_module.Storage,
         local_tasks: composite_executor.LocalTasks | None,
+        incidents: Incidents,
         *,
         in_process: bool,
     ) -> None:
         self._storage = storage
+        self._incidents = incidents
         self._in_process = in_process
         self._kept = storage.backend is not None
         self._local_tasks = local_tasks
@@ -193,8 +195,8 @@ class Maps:
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
         events = None
-        if task._listeners is not None and not (self._in_process or running.local):
-            events = functools.partial(_relay, task)
+        if not (self._in_process or running.local):
+            events = _ItemEvents(self._incidents, node, record.attempt, item.index, task)
         made = calls.Invocation(
             task,
             action,
@@ -245,6 +247,8 @@ class Maps:
         if outcome.failed:
             outcome.value.belongs_to(parent._home())
         item = fanout.put(call.index, outcome)
+        if record.incidents and outcome.worker not in (None, calls.LOCAL):
+            record.taken(outcome.worker, call.index)
         self._storage.writer.mark_items(record, (item,))
         record.progress = fanout.done / fanout.total
         if self._kept:
@@ -353,9 +357,28 @@ class Maps:
         return why.failure(f"Map {task.name!r} was given up when {done}")
 
 
-def _relay(task: task_module.Task, event_type: str, details: dict[str, Any]) -> None:
-    """Let the listeners of the inner task hear what an item told elsewhere."""
-    task.notifier.notify(event_type, details)
+class _ItemEvents:
+    """Takes what one item tells that runs elsewhere."""
+
+    __slots__ = ("_attempt", "_incidents", "_item", "_node", "_task")
+
+    def __init__(
+        self, incidents: Incidents, node: int, attempt: int, item: int, task: task_module.Task
+    ) -> None:
+        self._incidents = incidents
+        self._node = node
+        self._attempt = attempt
+        self._item = item
+        self._task = task
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        """Let the listeners of the inner task hear it."""
+        if self._task._listeners is not None:
+            self._task.notifier.notify(event_type, details)
+
+    def incident(self, event: str, worker: str | None) -> None:
+        """Its worker was lost, or it was sent again."""
+        self._incidents.note(self._node, self._attempt, event, worker, self._item)
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)

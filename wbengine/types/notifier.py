@@ -204,6 +204,12 @@ class Notifier:
             _tell(topics.get(self.ANY, ()), event_type, details)
             _tell(topics.get(event_type, ()), event_type, details)
 
+    def notify_only(self, event_type: str, details: Mapping[str, Any] | None = None) -> None:
+        """`notify` those who registered for this very event: whoever is registered for `ANY`
+        expects changes of states.
+        """
+        _tell(self.topics.get(event_type, ()), event_type, details)
+
 
 def _tell(
     listeners: tuple[Listener, ...], event_type: str, details: Mapping[str, Any] | None

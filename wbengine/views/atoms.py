@@ -16,6 +16,7 @@ __all__ = [
     "AtomView",
     "AttemptView",
     "FailureView",
+    "IncidentView",
     "ItemView",
     "Undone",
     "failure_of",
@@ -72,6 +73,20 @@ class AttemptView(NamedTuple):
         }
 
 
+class IncidentView(NamedTuple):
+    """What happened to an attempt that was under way: see `models.Incident`."""
+
+    event: str
+    at: float
+    attempt: int
+    worker: str | None
+    lost_worker: str | None
+    item: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "at": formatting.iso(self.at)}
+
+
 @dataclass(frozen=True, slots=True)
 class ItemView:
     """One item of a Map: `input` says what it is, as `AtomView.result` does; `tries` counts the
@@ -108,7 +123,7 @@ class AtomView(NamedTuple):
     and a size, or the masked value if the redactor shows values.  `waiting` says why it does not
     run, in one sentence; None: it runs, or is done.  `queued`: it was handed out, and no worker has
     begun it yet.  `item_rows` are items of a Map, those that failed first; of many items not all of
-    them.
+    them.  `incidents` are the workers that were lost with it, and the times it was sent again.
     """
 
     node: int
@@ -137,6 +152,7 @@ class AtomView(NamedTuple):
     waiting: str | None
     queued: bool = False
     item_rows: tuple[ItemView, ...] = ()
+    incidents: tuple[IncidentView, ...] = ()
 
     @property
     def runtime(self) -> float | None:
@@ -179,6 +195,7 @@ class AtomView(NamedTuple):
             "waiting": self.waiting,
             "queued": self.queued,
             "item_rows": [item.to_dict() for item in self.item_rows],
+            "incidents": [incident.to_dict() for incident in self.incidents],
         }
 
 

@@ -22,6 +22,7 @@ from wbengine.views.atoms import (
     AtomView,
     AttemptView,
     FailureView,
+    IncidentView,
     ItemView,
     Undone,
     failure_of,
@@ -197,6 +198,7 @@ class Building:
             why,
             self._is_queued(record, state),
             self._items(record, state),
+            tuple([self._incident(each) for each in record.incidents]),
         )
 
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
@@ -226,6 +228,16 @@ class Building:
             item.submitted,
             item.started,
             item.ended,
+        )
+
+    def _incident(self, incident: models.Incident) -> IncidentView:
+        return IncidentView(
+            incident.event,
+            incident.at,
+            incident.attempt,
+            self._text(incident.worker),
+            self._text(incident.lost),
+            None if incident.item < 0 else incident.item,
         )
 
     def _attempt(self, attempt: Attempt) -> AttemptView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "EventPage",
     "FLOW",
+    "INCIDENT",
     "LIMIT",
     "MOST",
     "Moment",
@@ -33,17 +34,20 @@ __all__ = [
 EVENT_SCHEMA: Final = "wbengine/event/1"
 FLOW: Final = "flow"
 ATOM: Final = "atom"
+INCIDENT: Final = "incident"
 
 _BUSY: Final = frozenset({states.RUNNING, states.REVERTING})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The flow, or an atom of it, entered a state, or told its progress.
+    """The flow, or an atom of it, entered a state, or told its progress; or (`kind` 'incident')
+    the worker that had an atom was lost, or the atom was sent again: `state` says which.
 
     `at` is in unix seconds, None where nobody knows.  `error` is what it failed with, or why the
     flow entered its state, in one line.  `executions` and `reversions` count those of the atom up
-    to this attempt, itself included.
+    to this attempt, itself included.  Of what was sent again `worker` has begun it since, and
+    `lost_worker` had it before.  `item` is the index of an item of a Map.
     """
 
     at: float | None
@@ -58,6 +62,8 @@ class Event:
     error: str | None = None
     executions: int = 0
     reversions: int = 0
+    lost_worker: str | None = None
+    item: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": EVENT_SCHEMA, **formatting.as_dict(self)}
@@ -74,6 +80,7 @@ class Moment(NamedTuple):
     atom: models.AtomDetail | None
     attempt: Attempt | None = None
     why: str | None = None
+    incident: models.Incident | None = None
 
     def event(self, flow: models.FlowDetail, redactor: Redactor) -> Event:
         """It, as people look at it."""
@@ -81,6 +88,8 @@ class Moment(NamedTuple):
         if atom is None:
             why = None if self.why is None else redactor.text(self.why)
             return Event(self.at, FLOW, redactor.text(flow.name), flow.uuid, self.state, error=why)
+        if self.incident is not None:
+            return _of_incident(self.incident, atom, attempt, redactor)
         error = attempt.error if attempt is not None and self.state not in _BUSY else None
         return _of_atom(self.at, self.state, atom, attempt, redactor, error)
 
@@ -112,6 +121,29 @@ def _of_atom(
     )
 
 
+def _of_incident(
+    incident: models.Incident, atom: models.AtomDetail, attempt: Attempt | None, redactor: Redactor
+) -> Event:
+    worker, lost = (
+        None if name is None else redactor.text(name) for name in (incident.worker, incident.lost)
+    )
+    one = atom if attempt is None else attempt
+    return Event(
+        incident.at,
+        INCIDENT,
+        redactor.text(atom.name),
+        atom.uuid,
+        incident.event,
+        incident.attempt,
+        one.action,
+        worker,
+        executions=one.executions,
+        reversions=one.reversions,
+        lost_worker=lost,
+        item=None if incident.item < 0 else incident.item,
+    )
+
+
 class _Told(NamedTuple):
     """What was told of an atom last: its attempt, whether also how that ended, its state."""
 
@@ -119,15 +151,16 @@ class _Told(NamedTuple):
     ended: bool = True
     state: str = states.PENDING
     progress: float | None = None
+    incidents: Collection[Any] = ()
 
-    def then(self, atom: models.AtomDetail, state: str) -> _Told:
-        """After all was told that its record says now."""
+    def then(self, atom: models.AtomDetail, state: str, incidents: Collection[Any]) -> _Told:
+        """After all was told that its record says now, and these incidents."""
         number, ended = self.attempt, self.ended
         last = atom.last_attempt
         if last is not None and last.attempt >= number:
             ended = last.state is not None or (ended and last.attempt == number)
             number = last.attempt
-        return _Told(number, ended, state, atom.progress)
+        return _Told(number, ended, state, atom.progress, incidents)
 
 
 _NOTHING: Final = _Told()
@@ -158,6 +191,21 @@ def moments_of(
     state = atom.state or states.PENDING
     if state != last:
         yield Moment(at if now is None else now, state, atom)
+
+
+def incidents_of(atom: models.AtomDetail) -> Iterator[Moment]:
+    """The workers that were lost with an atom, and the times that it was sent again."""
+    if atom.incidents:
+        attempts = {each.attempt: each for each in atom.all_attempts}
+        for each in atom.incidents:
+            yield Moment(each.at, each.event, atom, attempts.get(each.attempt), None, each)
+
+
+def _is_open(incident: models.Incident, atom: models.AtomDetail) -> bool:
+    """Whether it may yet be heard who has begun what was sent again."""
+    if incident.event != states.RESENT or incident.worker is not None:
+        return False
+    return atom.state in _BUSY and incident.attempt == atom.attempt
 
 
 def _ended(attempt: Attempt, following: Attempt | None, now: float | None) -> float | None:
@@ -216,7 +264,17 @@ class Teller:
             progress = atom.progress
             if state in _BUSY and progress is not None and progress != told.progress:
                 yield _of_atom(now, state, atom, atom.last_attempt, redactor, progress=progress)
-        self._told[atom.uuid] = told.then(atom, state)
+        known: dict[Any, None] = {}
+        for each in incidents_of(atom):
+            assert each.incident is not None
+            key = each.incident._replace(worker=None)
+            if key in told.incidents:
+                known[key] = None
+            # Each is told once, with both workers, or as it is where they are told from records.
+            elif now is None or not _is_open(each.incident, atom):
+                known[key] = None
+                yield each.event(flow, redactor)
+        self._told[atom.uuid] = told.then(atom, state, known)
 
 
 SCHEMA: Final = "wbengine/events/1"
@@ -303,7 +361,8 @@ def _all(detail: models.FlowDetail) -> Iterator[tuple[_Place, Moment]]:
         yield _Place(change.at, -1, number), moment
     for index, atom in enumerate(detail):
         if atom.name != models.INJECTOR:
-            for number, moment in enumerate(moments_of(atom)):
+            there = itertools.chain(moments_of(atom), incidents_of(atom))
+            for number, moment in enumerate(there):
                 # What has no time at all is told last.
                 at = math.inf if moment.at is None else moment.at
                 yield _Place(at, index, number), moment

@@ -57,6 +57,21 @@ class Began:
 
 
 @dataclass(slots=True)
+class Incident:
+    """Have it kept with the flow that `worker` was lost with a task (WORKER_LOST), or that a task
+    is sent again which `worker` had (RESENT): `tell` it.
+    """
+
+    tracked: TrackedRequest
+    event: str
+    worker: str | None
+
+    def tell(self) -> None:
+        events: Any = self.tracked.invocation.events
+        events.incident(self.event, self.worker)
+
+
+@dataclass(slots=True)
 class Acknowledge:
     """Nothing more is needed of a message."""
 
@@ -139,6 +154,6 @@ class Drop:
 
 
 Effect = (
-    Dispatch | Settle | Tell | Began | Acknowledge | Revoke | Inspect | Reopen | Conclude
-    | PutAside | Ask | Cancel | Drop
+    Dispatch | Settle | Tell | Began | Incident | Acknowledge | Revoke | Inspect | Reopen
+    | Conclude | PutAside | Ask | Cancel | Drop
 )  # fmt: skip

@@ -30,7 +30,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from wbengine import invocation
+from wbengine import invocation, states
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery.roster import TopicWorker, nameless
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -614,7 +614,7 @@ class Recovery:
         if answer is not None:
             return self.on_row(tracked, Seen(ledgers.ROW_DONE, result=answer), now)
         tracked.resends += 1
-        return self.send(tracked, now)
+        return self.send(tracked, now, lost=True)
 
     def on_concluded(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
@@ -741,7 +741,7 @@ class Recovery:
             tracked.resends += 1
             tracked.next_epoch(tracked.next_number)
             tracked.queue = None
-            return self._tracker.route(tracked, now)
+            return _incident(tracked, states.RESENT) + self._tracker.route(tracked, now)
         tracked.asked_at = now
         tracked.request.transition(pr.PENDING)
         self._in_flight.put(queue, tracked)
@@ -787,13 +787,13 @@ class Recovery:
                 return [fx.Conclude(tracked, tracked.worker or "", tracked.loss())]
             return [fx.Reopen(tracked, tracked.next_number)]
         tracked.resends += 1
-        return self.send(tracked, now)
+        return self.send(tracked, now, lost=True)
 
     def _give_up_lost(
         self, tracked: TrackedRequest, failure: ft.Failure, now: float
     ) -> list[Effect]:
         """Let it fail; if it was sent to as many workers as it may be, it is put aside, too."""
-        effects: list[Effect] = []
+        effects = _incident(tracked, states.WORKER_LOST, tracked.worker)
         if (
             tracked.resends >= self._options.max_resends
             and tracked.pending_outcome is None
@@ -819,23 +819,31 @@ class Recovery:
         }
         return [fx.PutAside(letter)]
 
-    def send(self, tracked: TrackedRequest, now: float) -> list[Effect]:
-        """No worker runs it, or may end it, and none will under the numbers used so far."""
+    def send(self, tracked: TrackedRequest, now: float, lost: bool = False) -> list[Effect]:
+        """No worker runs it, or may end it, and none will under the numbers used so far.
+
+        `lost`: a worker had it that is lost.
+        """
         if tracked.pending_outcome is not None:
             return self._tracker.end_unstarted(tracked, now)
         if tracked.expires_at is not None and now >= tracked.expires_at:
             tracked.pending_outcome = EXPIRED
             return self._tracker.end_unstarted(tracked, now)
+        left = tracked.index is self._inherited
+        effects: list[Effect] = []
+        if lost:
+            effects += _incident(tracked, states.WORKER_LOST, tracked.worker)
+        if lost or not left:
+            effects += _incident(tracked, states.RESENT, tracked.worker)
         tracked.worker = tracked.lost = tracked.queue = None
         tracked.denied = False
-        left = tracked.index is self._inherited
         tracked.next_epoch(tracked.next_number)
         if left and tracked.expires_at is not None:
             self._timers.set(tracked.expires_at, EXPIRY, tracked)
         if left and self._tracker.ledger is None:
             tracked.lowest_epoch = 0  # the end of any run of this attempt is its end
         tracked.request.current_state = pr.WAITING  # as when it is routed anew
-        return self._route_from_line(tracked, now)
+        return effects + self._route_from_line(tracked, now)
 
     def disown(self, flow: str | None = None) -> None:
         """Forget everything (of one flow): another engine goes on with it.  Nothing is settled,
@@ -848,3 +856,10 @@ class Recovery:
             self._origins.clear()
         else:
             self._origins.pop(flow, None)
+
+
+def _incident(tracked: TrackedRequest, event: str, worker: str | None = None) -> list[Effect]:
+    """What happened to a request, for whoever keeps that."""
+    if hasattr(tracked.invocation.events, "incident"):
+        return [fx.Incident(tracked, event, worker)]
+    return []

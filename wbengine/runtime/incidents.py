@@ -1,0 +1,57 @@
+"""Workers that are lost with tasks, and tasks that are sent again: kept with the flow, and told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from wbengine import states
+from wbengine import storage as storage_module
+from wbengine.persistence import models
+from wbengine.types import notifier as notifier_module
+
+__all__ = ["Incidents"]
+
+
+class Incidents:
+    """Notes the incidents of one run in its records, from any thread, and tells `notifier`."""
+
+    def __init__(self, storage: storage_module.Storage, notifier: notifier_module.Notifier) -> None:
+        self._storage = storage
+        self._notifier = notifier
+
+    def note(self, node: int, attempt: int, event: str, worker: str | None, item: int = -1) -> None:
+        """`worker` was lost with an atom, or with an item of it (WORKER_LOST); or what it had is
+        sent again (RESENT), and nobody has begun that yet.
+        """
+        record = self._storage.records[node]
+        if record is None or record.attempt != attempt or record.state not in _UNDER_WAY:
+            return
+        resent = event == states.RESENT
+        names = (None, worker) if resent else (worker, None)
+        incident = models.Incident(event, time.time(), attempt, *names, item)
+        record.note(incident)
+        if resent and item < 0:
+            record.worker = record.started = None
+        if self._storage.backend is not None:
+            self._storage.writer.mark(record)
+        if event in self._notifier.topics:
+            self._notifier.notify_only(event, _details(record, incident))
+
+
+_UNDER_WAY = (states.RUNNING, states.REVERTING)
+
+
+def _details(record: models.AtomDetail, incident: models.Incident) -> dict[str, Any]:
+    return {
+        f"{record.kind}_name": record.name,
+        f"{record.kind}_uuid": record.uuid,
+        "old_state": record.state,
+        "attempt": record.attempt,
+        "executions": record.executions,
+        "reversions": record.reversions,
+        "at": incident.at,
+        "worker": incident.worker,
+        "lost_worker": incident.lost,
+        "item": None if incident.item < 0 else incident.item,
+    }
