@@ -15,6 +15,9 @@ SERVERS = {
     "mysql": ("MariaDB", ("mariadb-server-core", "mariadb-server")),
     "redis": ("Redis", ("redis-server",)),
     "rabbitmq": ("RabbitMQ", ("rabbitmq-server",)),
+    # The libraries alone, without a service; they bring a Java along.
+    "zookeeper": ("ZooKeeper", ("zookeeper",)),
+    "etcd": ("etcd", ("etcd-server", "etcd")),
     "browser": ("Chromium", ("chromium",)),
     "strace": ("strace", ("strace",)),
     "graphviz": ("Graphviz", ("graphviz",)),
@@ -23,10 +26,14 @@ PROGRAMS = {
     "mysql": "mariadbd",
     "redis": "redis-server",
     "rabbitmq": "rabbitmq-server",
+    "zookeeper": "java",
+    "etcd": "etcd",
     "browser": "chromium",
     "strace": "strace",
     "graphviz": "dot",
 }
+#: What the Java of ZooKeeper is to run.
+ZOOKEEPER = "/usr/share/java/zookeeper.jar"
 #: Services of the packages are not to start: they are asked for by this name.
 POLICY = "/usr/sbin/policy-rc.d"
 
@@ -44,6 +51,8 @@ def find(kind):
             return None
         # Debian's in /usr/sbin changes the user first.
         path = os.pathsep.join(["/usr/lib/rabbitmq/bin", path])
+    if kind == "zookeeper" and not os.path.exists(ZOOKEEPER):
+        return None
     return shutil.which(PROGRAMS[kind], path=path)
 
 

@@ -89,6 +89,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.jobs.base": (
         "Job",
         "JobBoard",
+        "FlowBoard",
         "JobBoardIterator",
         "JobPriority",
         "NotifyingJobBoard",
@@ -99,6 +100,9 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "wbengine.jobs.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
     "wbengine.jobs.backends.impl_sql": ("SQLJob", "SQLJobBoard"),
     "wbengine.jobs.backends.impl_memory": ("MemoryJobBoard",),
+    "wbengine.jobs.backends.impl_redis": ("RedisJobBoard",),
+    "wbengine.jobs.backends.impl_zookeeper": ("ZookeeperJobBoard",),
+    "wbengine.jobs.backends.impl_etcd": ("EtcdJobBoard",),
     "wbengine.conductors.base": ("Conductor",),
     "wbengine.conductors.backends": ("fetch", "CONDUCTOR_NAMESPACE"),
     "wbengine.conductors.backends.impl_blocking": ("BlockingConductor",),

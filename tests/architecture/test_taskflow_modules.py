@@ -49,8 +49,7 @@ MODULES = _MODULES.split()
 
 #: Those (with all below them) that have no twin.
 _MISSING = """
-contrib engines.action_engine jobs.backends.impl_etcd jobs.backends.impl_redis
-jobs.backends.impl_zookeeper persistence.backends.impl_zookeeper
+contrib engines.action_engine persistence.backends.impl_zookeeper
 persistence.backends.sqlalchemy test utils.kazoo_utils
 """
 MISSING = _MISSING.split()

@@ -460,21 +460,35 @@ def test_flow_whose_claim_is_lost_while_it_is_made_does_not_begin(
     assert state_of(store, uuid) is None and conducted.notes(tmp_path) == ["n a", "n b"]
 
 
-def test_conductor_outlives_the_loss_of_its_board(
-    store: persistence.Backend,
-    board: jobs.JobBoard,
-    inputs: Any,
-    caplog: pytest.LogCaptureFixture,
+def test_conductor_connects_its_board(
+    store: persistence.Backend, board: jobs.JobBoard, inputs: Any
 ) -> None:
     job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
     board.close()
     conductor = impl_blocking.BlockingConductor("me", board, persistence=store)
     with running(conductor):
-        until(lambda: "'board' is not connected" in caplog.text)
-        conductor.connect()
+        until(lambda: board.connected)
         until(is_done(job))
+        board.close()
+        until(lambda: board.connected)
     conductor.close()
     assert not board.connected
+
+
+def test_job_whose_details_are_no_dict_is_trashed_and_told(
+    tmp_path: Path, inputs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        stores.backend(f"sqlite:///{tmp_path}/other.db") as store,
+        boards.backend("b", "sql", persistence=store) as board,
+    ):
+        job, _ = conducted.post(board, store, conducted.plain, inputs=inputs)
+        with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as raw:
+            raw.execute("UPDATE wbe_jobs SET details = '[1]'")
+            raw.commit()
+        impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
+        assert job.state == states.COMPLETE and board.job_count == 0
+    assert "has details that are a list, and no dict" in caplog.text
 
 
 # Conductors of one's own.

@@ -1,5 +1,7 @@
 """Private brokers for tests and tools: Redis and RabbitMQ, started when first asked for.
 
+And ZooKeeper and etcd, in which job boards are.
+
     with brokers.redis() as redis, redis.place() as url: ...
 
 As with the servers of `servers.py`, each has its own folder, ports and password, and is gone
@@ -227,6 +229,33 @@ class Rabbitmq(Broker):
         return json.loads(said) if said else None
 
 
+class Coordinator(Broker):
+    """A ZooKeeper or etcd; a part of it is what is below a path."""
+
+    def __init__(self, kept: Kept | Shared, kind: str) -> None:
+        super().__init__(kept)
+        self.kind = kind
+
+    def url(self, place: str = "") -> str:
+        return f"{self.kind}://127.0.0.1:{self.port}/{place or 'boards'}"
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[Place]:
+        self.mend()
+        # What is left is of no harm: it goes with the server.
+        yield Place.of(self.url(f"test-{uuid.uuid4().hex[:12]}/boards"), list)
+
+
+@contextlib.contextmanager
+def coordinator(kind: str, **settings: str) -> Iterator[Coordinator]:
+    """A ZooKeeper or etcd of one's own, with settings in its own words.
+
+    :raises ServerMissing: it is not installed, or does not start.
+    """
+    with servers.keeping(kind, **settings) as kept:
+        yield Coordinator(kept, kind)
+
+
 @contextlib.contextmanager
 def redis(**settings: str) -> Iterator[Redis]:
     """A Redis of one's own, with settings of redis.conf; it starts in some 30 ms.
@@ -253,14 +282,18 @@ KILLED = ("redis", pytest.param("own rabbitmq", marks=pytest.mark.slow))
 # For pytest. --------------------------------------------------------------------------------------
 
 _MAKERS: Mapping[str, Callable[[], contextlib.AbstractContextManager[Broker]]]
-_MAKERS = {"redis": redis, "rabbitmq": rabbitmq}
+_MAKERS = {
+    "redis": redis,
+    "rabbitmq": rabbitmq,
+    **{kind: functools.partial(coordinator, kind) for kind in ("zookeeper", "etcd")},
+}
 
 
 class Brokers(servers.Once[Broker]):
     """Brokers by kind: each is started by the first test that needs it.
 
     A Redis is each process's own: it starts in no time, and tests set it up, look at what it was
-    asked for, and kill it.  A RabbitMQ is one for all processes of a run, where these have a
+    asked for, and kill it.  The others are one for all processes of a run, where these have a
     `folder` in common: 'own rabbitmq' is for tests that kill it.
     """
 
@@ -276,8 +309,9 @@ class Brokers(servers.Once[Broker]):
 
 @contextlib.contextmanager
 def _reached(folder: Path | None, kind: str) -> Iterator[Broker]:
-    if kind == "rabbitmq" and folder is not None:
-        yield Rabbitmq(servers.shared(kind, folder))
+    if folder is not None and kind in ("rabbitmq", "zookeeper", "etcd"):
+        kept = servers.shared(kind, folder)
+        yield Rabbitmq(kept) if kind == "rabbitmq" else Coordinator(kept, kind)
         return
     with _MAKERS[kind.removeprefix("own ")]() as found:
         yield found

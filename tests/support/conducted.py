@@ -1,8 +1,9 @@
 """Flows that conductors run, and a program that is a conductor.
 
-    python -m tests.support.conducted URI FOLDER CLAIM_SECONDS
+    python -m tests.support.conducted URI FOLDER CLAIM_SECONDS [BOARD]
 
-conducts jobs of the board in that database until it is killed, and notes in FOLDER/consumed which.
+conducts jobs of the board in that database, or of another BOARD, until it is killed, and notes in
+FOLDER/consumed which.
 """
 
 from __future__ import annotations
@@ -145,11 +146,11 @@ def post(
     return job, uuid
 
 
-def main(uri: str, folder: str, seconds: str) -> None:
+def main(uri: str, folder: str, seconds: str, where: str = "sql") -> None:
     class Conductor(impl_blocking.BlockingConductor):
         CLAIM_SECONDS = float(seconds)
 
-    with backends.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
+    with backends.backend(uri) as store, boards.backend("b", where, persistence=store) as board:
         conductor = Conductor("conductor", board, persistence=store)
         conductor.notifier.register(
             "job_consumed",

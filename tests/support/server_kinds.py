@@ -355,11 +355,71 @@ class Rabbitmq(Keeper):
             end(self.mapper, signal.SIGKILL)
 
 
+class Zookeeper(Keeper):
+    """One that stands alone, and keeps what it is told in its folder."""
+
+    users = ("zookeeper", "nobody")
+    ready = "PrepRequestProcessor (sid:0) started"
+    taken = "Address already in use"
+
+    def make(self) -> None:
+        self.make_data()
+
+    def command(self) -> list[str]:
+        settings = {
+            "tickTime": 500,
+            "minSessionTimeout": 1000,
+            "dataDir": self.data,
+            "clientPortAddress": "127.0.0.1",
+            "clientPort": self.port,
+            "admin.enableServer": "false",
+            "maxClientCnxns": 0,
+            "forceSync": "no",
+            **self.settings,
+        }
+        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+        jars = ":".join(f"/usr/share/java/{name}.jar" for name in ("zookeeper", "slf4j-simple"))
+        # Little memory, and soon there.
+        virtual = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return [self.program, *virtual, "-cp", jars, main, str(self.write("zoo.cfg", lines))]
+
+    def version(self) -> str:
+        said = self.log.read_text(errors="replace")
+        found = re.search(r"zookeeper.version=(\d+\.\d+\.\d+)", said)
+        return found[1] if found else "?"
+
+
+class Etcd(Keeper):
+    """A cluster of one; settings are its options."""
+
+    users = ("etcd", "nobody")
+    ready = "ready to serve client requests"
+
+    def make(self) -> None:
+        self.make_data()
+
+    def command(self) -> list[str]:
+        here, peers = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
+        settings = {
+            "data-dir": self.data,
+            "listen-client-urls": here,
+            "advertise-client-urls": here,
+            "listen-peer-urls": peers,
+            "initial-advertise-peer-urls": peers,
+            "initial-cluster": f"default={peers}",
+            **self.settings,
+        }
+        return [self.program, *(f"--{key}={value}" for key, value in settings.items())]
+
+
 KINDS: Mapping[str, type[Keeper]] = {
     "postgresql": Postgresql,
     "mysql": Mysql,
     "redis": Redis,
     "rabbitmq": Rabbitmq,
+    "zookeeper": Zookeeper,
+    "etcd": Etcd,
 }
 
 

@@ -24,6 +24,8 @@ _ORDER = (
     "postgresql",
     "redis",
     "rabbitmq",
+    "zookeeper",
+    "etcd",
 )
 _ENGINES = ("serial", "threads", "processes", "memory", "filesystem", "kept")
 

@@ -186,6 +186,8 @@ _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--ledger",), {"metavar": "URL", "help": "The ledger of the workers (the broker's own)."}),
     (("--persistence",), {"metavar": "URL",
         "help": "The store of flows: sqlite:////var/lib/flows.db (a folder of this user)."}),
+    (("--board",), {"metavar": "URL",
+        "help": "The job board of submitted flows: redis://queues/0 (that in the store)."}),
     (("-I", "--include"), {"metavar": "MODULE", "multiple": True,
         "help": "Import this module first (repeatable)."}),
     (("--timeout",), {"type": _Seconds(),

@@ -63,6 +63,7 @@ class Settings:
     transport_options: Mapping[str, Any] = field(default_factory=dict)
     ledger: str | None = None
     persistence: str | None = None
+    board: str | None = None
     include: tuple[str, ...] = ()
     timeout: float = 5.0
     json: bool = False

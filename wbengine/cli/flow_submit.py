@@ -18,6 +18,8 @@ __all__ = ["command"]
     help="""Keep a new flow in the store (--persistence), for a `wbengine serve` to run it, and
     print its uuid.
 
+    With --board, the job is posted on a board elsewhere, for a `wbengine serve` of that.
+
     FACTORY is a function that makes the flow, or the flow itself.  Modules of the current folder
     are found, here and by `wbengine serve`.
 
@@ -66,6 +68,7 @@ def command(
                     priority=priority,
                     eta=eta,
                     unique=unique,
+                    board=context.settings.board,
                 )
         except (exceptions.StorageFailure, exceptions.JobFailure):
             raise

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from wbengine import exceptions
 from wbengine.cli import base, completions, errors, params, running, signals, stores
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
     from wbengine.conductors.service import ConductorService
+    from wbengine.jobs import stored
+    from wbengine.persistence import base as persistence
 
 __all__ = ["command"]
 
@@ -32,8 +35,9 @@ class _Serve(base.Command):
     help="""Run the flows that are submitted (`wbengine flow submit`, `engines.submit`), and resume
     those whose engine died, until told to stop.
 
-    The flows and their jobs are in the store (--persistence), which must be a database or a folder.
-    Several of these commands share the work.  Modules of the current folder are found.
+    The flows are in the store (--persistence), and so are their jobs, unless --board names a job
+    board in Redis, ZooKeeper or etcd.  Several of these commands share the work.  Modules of the
+    current folder are found.
 
     The first SIGTERM or Ctrl-C takes no more jobs, and suspends the flows after what runs, so that
     others go on with them; the second one gives up what runs (exit code 1).
@@ -64,9 +68,14 @@ def command(
         )
     options = running.engine_options(context, engine)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
+        board = _board(context, backend)
         try:
             made = service.ConductorService(
-                backend, engine=engine, engine_options=options, max_simultaneous=max_simultaneous
+                backend,
+                engine=engine,
+                engine_options=options,
+                max_simultaneous=max_simultaneous,
+                board=board,
             )
         except ValueError as error:
             raise errors.Failed(errors.line_of(error), errors.USAGE) from error
@@ -76,9 +85,28 @@ def command(
             made.stop()
 
         with _probed(made, health_addr), signals.StopSignals(stop, signals.leave).installed():
-            context.printer.note(f"{made.name} runs what is submitted to {context.settings.store}")
+            where = context.settings.store if board is None else board.place
+            context.printer.note(f"{made.name} runs what is submitted to {where}")
             made.run()
     return errors.OK
+
+
+def _board(context: contexts.Context, backend: persistence.Backend) -> stored.StoredJobBoard | None:
+    """The board that is not in the store of the flows; None: it is."""
+    from wbengine.jobs import backends, stored
+
+    url = context.settings.board
+    if url is None:
+        return None
+    try:
+        made = backends.fetch("served", url, persistence=backend)
+    except (exceptions.NotFound, ValueError, ImportError) as error:
+        raise context.settings.failed("board", errors.line_of(error)) from error
+    if not isinstance(made, stored.StoredJobBoard):
+        raise context.settings.failed(
+            "board", "that is no Redis, ZooKeeper or etcd: jobs in a database are in --persistence"
+        )
+    return made
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "transport_options": {"type": "object", "description": "options of the transport"},
         "ledger": _text("the ledger of the workers; without one, that of the broker"),
         "persistence": _text("the store of flows; without one, a folder of this user"),
+        "board": _text("the job board of submitted flows; without one, that in the store"),
         "include": {
             "type": "array",
             "items": {"type": "string", "minLength": 1},
@@ -69,7 +70,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 
 #: What may hold a password: it may be in a file of its own, which NAME_FILE names.
-SECRETS: Final = ("url", "ledger", "persistence")
+SECRETS: Final = ("url", "ledger", "persistence", "board")
 
 #: Setting -> its variables of the environment, the first of which counts.
 VARIABLES: Final[dict[str, tuple[str, ...]]] = {

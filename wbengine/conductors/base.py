@@ -79,9 +79,14 @@ class Conductor(abc.ABC):
     def _flow_detail_from_job(self, job: jobs.Job) -> models.FlowDetail:
         """The record of a job's flow: `details['flow_uuid']`, or the only one of its book.
 
+        :raises JobFailure: the details of the job are no dict.
         :raises NotFound: there is none.
         :raises MultipleChoices: its book has several, and the job does not say which.
         """
+        if not isinstance(job.details, Mapping):
+            raise exceptions.JobFailure(
+                f"{job} has details that are a {type(job.details).__name__}, and no dict"
+            )
         uuid = job.details.get("flow_uuid")
         if uuid is not None and self._persistence is not None:
             with contextlib.closing(self._persistence.get_connection()) as connection:
@@ -135,6 +140,8 @@ class Conductor(abc.ABC):
     @abc.abstractmethod
     def run(self, max_dispatches: int | None = None) -> None:
         """Claim jobs and run them, until `stop` is called, or so many jobs were begun.
+
+        Connects the board, unless it is; one that cannot be reached is waited for.
 
         An interruption of its thread (Ctrl-C, say) stops it, and is raised once no job is claimed.
         """

@@ -1,4 +1,4 @@
-"""What `wbengine serve` runs: a conductor of a database's job board, and a look for lost flows."""
+"""What `wbengine serve` runs: a conductor of a job board, and a look for flows without a job."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from wbengine import exceptions, states
 from wbengine.conductors.backends import impl_nonblocking
+from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base, models, owners
 
@@ -22,18 +24,25 @@ LOG: Final = logging.getLogger(__name__)
 
 #: A flow in one of these has an engine, unless that died.
 _UNDER_WAY: Final = (states.RUNNING, states.SUSPENDING, states.RESUMING)
+#: A flow is looked at once; those created so many seconds before the newest, at each look.
+_OVERLAP: Final = 60.0
 
 
 class ConductorService:
-    """Runs submitted flows of a database, and resumes those whose engine died.
+    """Runs submitted flows, and resumes those whose engine died.
+
+    Their jobs are on `board` (default: that in the database of `persistence`), which is connected,
+    and closed at the end.
 
     A flow whose engine died, and which has no job, is given one: by one of several services, and
-    once.  Flows that do not say what made them are left alone.
+    once.  Flows that do not say what made them are left alone.  So is a flow that was submitted to
+    `board` by a program that died before it posted the job.
 
     `engine` (a kind, or a URI) and `engine_options` say how flows are run, and `max_simultaneous`
     how many at a time (default: one more than there are processors).
 
-    :raises ValueError: `persistence` is no database.
+    :raises ValueError: there is no `board`, and `persistence` is no database; or `board` does not
+        keep the job of a flow under its uuid.
     """
 
     #: Seconds between two looks for flows whose engine died.
@@ -46,10 +55,17 @@ class ConductorService:
         engine: str | None = None,
         engine_options: Mapping[str, Any] | None = None,
         max_simultaneous: int | None = None,
+        board: jobs.JobBoard | None = None,
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
-        self._board = impl_sql.SQLJobBoard("served", persistence=persistence)
+        self._board = board or impl_sql.SQLJobBoard("served", persistence=persistence)
+        if not isinstance(self._board, jobs.FlowBoard):
+            raise ValueError(f"{self._board!r} does not keep the job of a flow under its uuid")
+        self._reposting: jobs.FlowBoard = self._board
+        # Flows that were looked at, of those created last, and when the newest of them was.
+        self._seen: set[str] = set()
+        self._newest: float | None = None
         self._conductor = impl_nonblocking.NonBlockingConductor(
             self.name,
             self._board,
@@ -63,7 +79,7 @@ class ConductorService:
     def run(self) -> None:
         """Until `stop` is called, and what runs has been suspended.
 
-        :raises JobFailure: the database cannot be used.
+        :raises JobFailure: the board cannot be used.
         """
         self._board.connect()
         looking = threading.Thread(target=self._look, name="wbengine-lost-flows", daemon=True)
@@ -89,7 +105,7 @@ class ConductorService:
 
     @property
     def trouble(self) -> str | None:
-        """Why it takes no jobs now; None: it does.  Asks the database."""
+        """Why it takes no jobs now; None: it does.  Asks the board."""
         if self._ended.is_set():
             return "it is ending"
         try:
@@ -102,8 +118,12 @@ class ConductorService:
         while True:
             try:
                 self._resume_lost()
+                if isinstance(self._board, stored.StoredJobBoard):
+                    self._post_unposted(self._board)
             except Exception as error:  # the next look may succeed
-                LOG.warning("Flows whose engine died cannot be looked for: %s", error)
+                LOG.warning("Flows without a job cannot be looked for: %s", error)
+                # The board may have lost some.
+                self._newest = None
             # Several services do not look all at once.
             if self._ended.wait(self.LOOK_SECONDS * random.uniform(0.7, 1.3)):
                 return
@@ -129,5 +149,41 @@ class ConductorService:
         if detail.state not in _UNDER_WAY or detail.noted(models.FACTORY) is None:
             return
         book = models.LogBook(row.book_name, row.book_uuid)
-        if self._board.repost(row.uuid, row.name, book) is not None:
+        if self._reposting.repost(row.uuid, row.name, book) is not None:
             LOG.warning("Flow %s (%s) has lost its engine, and is resumed", row.name, row.uuid)
+
+    def _post_unposted(self, board: stored.StoredJobBoard) -> None:
+        """Post a job for each flow that was submitted to the board, and has none.
+
+        Each flow is looked at once, and all of them once more after a look that failed.
+        """
+        since = None if self._newest is None else self._newest - _OVERLAP
+        seen, after = set[str](), None
+        with contextlib.closing(self._persistence.get_connection()) as connection:
+            while True:
+                page = connection.list_flows(
+                    states=(states.PENDING,), newest_first=False, since=since, after=after
+                )
+                for row in page.flows:
+                    if row.uuid not in self._seen:
+                        self._post_submitted(connection, board, row)
+                    seen.add(row.uuid)
+                    self._newest = max(self._newest or 0.0, row.created or 0.0)
+                after = page.after
+                if after is None:
+                    break
+        self._seen = seen
+
+    def _post_submitted(
+        self, connection: base.Connection, board: stored.StoredJobBoard, row: base.FlowRow
+    ) -> None:
+        try:
+            detail = connection.get_flow_details(row.uuid, lazy=True)
+        except exceptions.NotFound:  # it was deleted meanwhile
+            return
+        priority = stored.submitted(detail.meta, board)
+        if priority is None or detail.state not in (None, states.PENDING):
+            return
+        book = models.LogBook(row.book_name, row.book_uuid)
+        if board.repost(row.uuid, row.name, book, priority) is not None:
+            LOG.warning("Flow %s (%s) had no job, and is given one", row.name, row.uuid)

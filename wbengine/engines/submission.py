@@ -12,9 +12,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from wbengine import _codec, _names, exceptions, states
+from wbengine._crash import crashpoint
 from wbengine.engines import async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_memory, impl_sql
 from wbengine.persistence import backends, commands, leases, models, owners
 from wbengine.persistence import base as persistence
@@ -165,7 +167,7 @@ class FlowHandle:
         board = self._board
         try:
             gone = (self._job is not None and self._job.state == states.COMPLETE) or (
-                isinstance(board, impl_sql.SQLJobBoard) and board.is_trashed(self.id)
+                isinstance(board, jobs.FlowBoard) and board.is_trashed(self.id)
             )
         except exceptions.JobFailure:  # the board is away: that cannot be told
             return
@@ -243,9 +245,34 @@ def submit(
         if eta is not None or unique is not None:
             option = "eta" if unique is None else "unique"
             raise ValueError(f"{option}= needs the flow and its job in one database")
-        persistence.keep_flow_detail(detail, book, kept)
-        job = posted.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
+        job = _keep_and_post(detail, book, kept, posted, priority)
         return _handle(detail.uuid, kept, posted, job, failing)
+
+
+def _keep_and_post(
+    detail: models.FlowDetail,
+    book: models.LogBook,
+    kept: persistence.Backend,
+    board: jobs.JobBoard,
+    priority: jobs.JobPriority,
+) -> jobs.Job | None:
+    """Keep a flow, and then post its job on a board that is elsewhere.
+
+    In between, the flow says on which board its job is to be: whoever serves that posts it.
+    """
+    if not isinstance(board, stored.StoredJobBoard):
+        persistence.keep_flow_detail(detail, book, kept)
+        return board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
+    stored.note_submitted(detail.meta, board, priority)
+    persistence.keep_flow_detail(detail, book, kept)
+    crashpoint("submit.kept")
+    try:
+        return board.repost(detail.uuid, detail.name, book, priority) or board.find(detail.uuid)
+    except exceptions.JobFailure as error:
+        raise exceptions.JobFailure(
+            f"Flow {detail.uuid} is kept, and will be run, though its job could not be posted:"
+            f" `wbengine serve` posts it ({error})"
+        ) from error
 
 
 def handle(
@@ -261,7 +288,7 @@ def handle(
     with contextlib.ExitStack() as failing:
         kept = _opened(backend, failing)
         posted = _connected(board, kept, failing)
-        job = posted.find(flow_id) if isinstance(posted, impl_sql.SQLJobBoard) else None
+        job = posted.find(flow_id) if isinstance(posted, jobs.FlowBoard) else None
         found = _handle(flow_id, kept, posted, job, failing)
         _ = found.state  # it is kept
         return found

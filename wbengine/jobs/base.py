@@ -14,15 +14,15 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from wbengine import exceptions, states
+from wbengine import _options, exceptions, states
 from wbengine.persistence import base, models
 from wbengine.types import notifier
 
 __all__ = [
-    "CLAIMED", "POSTED", "REMOVAL", "Job", "JobBoard", "JobBoardIterator", "JobPriority",
-    "NotifyingJobBoard", "check_who",
+    "CLAIMED", "POSTED", "REMOVAL", "FlowBoard", "Job", "JobBoard", "JobBoardIterator",
+    "JobPriority", "NotifyingJobBoard", "check_who",
 ]  # fmt: skip
 
 _M = TypeVar("_M", bound=Callable[..., Any])
@@ -31,9 +31,6 @@ _M = TypeVar("_M", bound=Callable[..., Any])
 POSTED: Final = "POSTED"
 CLAIMED: Final = "CLAIMED"
 REMOVAL: Final = "REMOVAL"
-
-#: Seconds between two looks for jobs.
-_LOOK: Final = 0.05
 
 
 class JobPriority(enum.Enum):
@@ -180,8 +177,12 @@ class Job(abc.ABC):
 
         The board is asked after `delay` seconds, and then after times that grow by
         `delay_multiplier`, up to `max_delay`.
+
+        :raises ValueError: a number is negative, infinite or NaN.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _deadline(timeout)
+        for name, value in (("delay", delay), ("max_delay", max_delay)):
+            _options.number(name, value)
         while self.state != states.COMPLETE:
             left = delay if until is None else until - time.monotonic()
             if left <= 0:
@@ -222,6 +223,9 @@ class JobBoard(abc.ABC):
     may call any method.  What the store of the board cannot do raises `JobFailure`; so does each
     call before `connect` and after `close`.
     """
+
+    #: Seconds between two looks for jobs, by who waits for one.
+    LOOK_SECONDS: ClassVar[float] = 0.05
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
         self._name = name
@@ -312,16 +316,18 @@ class JobBoard(abc.ABC):
         """Wait for a job that can be claimed, and iterate over those there are.
 
         :raises NotFound: there was none for `timeout` seconds.
+        :raises ValueError: `timeout` is negative, infinite or NaN.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = _deadline(timeout)
         while True:
             jobs = self.iterjobs(only_unclaimed=True)
             for first in jobs:
                 return JobBoardIterator(self, itertools.chain([first], jobs), only_unclaimed=True)
-            left = _LOOK if until is None else until - time.monotonic()
+            pause = self.LOOK_SECONDS
+            left = pause if until is None else until - time.monotonic()
             if left <= 0:
                 raise exceptions.NotFound(f"No job was to be claimed for {timeout:g} seconds")
-            time.sleep(min(_LOOK, left))
+            time.sleep(min(pause, left))
 
 
 class NotifyingJobBoard(JobBoard):
@@ -333,6 +339,24 @@ class NotifyingJobBoard(JobBoard):
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, conf)
         self.notifier = notifier.Notifier()
+
+
+@runtime_checkable
+class FlowBoard(Protocol):
+    """A board that has the job of a submitted flow under the flow's uuid."""
+
+    def find(self, uuid: str) -> Job | None:
+        """The job with this uuid; None: it is not on the board (any more)."""
+
+    def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> Job | None:
+        """Post a job for a flow that is kept; None: there is one, or one that was trashed."""
+
+    def is_trashed(self, uuid: str) -> bool:
+        """Whether the job with this uuid was trashed."""
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + _options.number("timeout", timeout)
 
 
 def check_who(method: _M) -> _M:

@@ -79,7 +79,8 @@ class ExecutorConductor(base.Conductor):
     `_start` and `_end`, with the `job`, the `engine` and the `conductor`; `job_consumed`,
     `job_abandoned` and `job_trashed`, with the `job`, the `conductor` and the `persistence`.
 
-    :param wait_timeout: seconds between two looks at a board on which there was nothing to do.
+    :param wait_timeout: seconds between two looks at a board on which there was nothing to do
+        (default: what the board says, some tens of milliseconds).
     :param log: a logger, for what happens to jobs and flows.
     :param max_simultaneous_jobs: how many jobs are claimed at a time; 0 or less: without limit.
     :param executor_factory: makes the executor that flows run in, for the length of a `run`.
@@ -87,8 +88,8 @@ class ExecutorConductor(base.Conductor):
     """
 
     LOG: ClassVar[Any] = None
-    #: Seconds between two looks at a board, unless `wait_timeout` is given.
-    WAIT_TIMEOUT: ClassVar[float] = 0.05
+    #: Seconds between two looks at a board, unless `wait_timeout` is given; None: the board says.
+    WAIT_TIMEOUT: ClassVar[float | None] = None
     #: How many jobs are claimed at a time, unless it is given; without limit.
     MAX_SIMULTANEOUS_JOBS: ClassVar[int] = -1
     #: Seconds after which a claim that is not extended ends.
@@ -118,6 +119,7 @@ class ExecutorConductor(base.Conductor):
     ) -> None:
         super().__init__(name, jobboard, persistence, engine, engine_options)
         pause = self.WAIT_TIMEOUT if wait_timeout is None else wait_timeout
+        pause = jobboard.LOOK_SECONDS if pause is None else pause
         if isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0:
             raise ValueError(f"wait_timeout is a number of seconds above 0, not {pause!r}")
         if executor_factory is not None and not callable(executor_factory):
@@ -129,6 +131,8 @@ class ExecutorConductor(base.Conductor):
         )
         self._given_factory = executor_factory
         self._stopping = False
+        # The board has been told who works on it; it failed when it was asked last.
+        self._registered = self._board_away = False
         # Wakes the thread that claims jobs; handlers of signals may write to it.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._dead = threading.Event()
@@ -164,6 +168,7 @@ class ExecutorConductor(base.Conductor):
 
     def run(self, max_dispatches: int | None = None) -> None:
         self._dead.clear()
+        self._registered = False
         self._thread, self._interruption = threading.get_ident(), None
         ended = threading.Event()
         keeper = threading.Thread(
@@ -171,7 +176,6 @@ class ExecutorConductor(base.Conductor):
         )
         keeper.start()
         try:
-            self._jobboard.register_entity(self.conductor)
             with self._executor_factory() as executor:
                 try:
                     self._dispatch(executor, -1 if max_dispatches is None else max_dispatches)
@@ -205,10 +209,19 @@ class ExecutorConductor(base.Conductor):
         if 0 < self._max_simultaneous_jobs <= len(self._dispatched):
             return False
         try:
+            self.connect()
+            if not self._registered:
+                self._jobboard.register_entity(self.conductor)
+                self._registered = True
             job = self._claim_next()
         except exceptions.JobFailure as error:
-            self._log.warning("The job board %s failed: %s", self._jobboard.name, error)
+            if not self._board_away:
+                self._log.warning("%s; it is asked until it answers", error)
+            self._board_away = True
             return False
+        if self._board_away:
+            self._board_away = False
+            self._log.info("The job board %s is back", self._jobboard.name)
         if job is None:
             return False
         future = executor.submit(self._dispatch_job, job)

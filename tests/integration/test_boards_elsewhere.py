@@ -1,0 +1,211 @@
+"""Flows in a database whose jobs are on a board in Redis, ZooKeeper or etcd."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import brokers, conducted, servers
+from tests.support.waiting import until
+from wbengine import engines, exceptions, states
+from wbengine.conductors import service
+from wbengine.conductors.backends import impl_blocking
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.persistence import backends as stores
+from wbengine.persistence import base as persistence
+
+HERE = "tests.support.conducted"
+KINDS = ("redis", "zookeeper", "etcd")
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/flows.db"
+
+
+@pytest.fixture
+def store(uri: str) -> Iterator[persistence.Backend]:
+    with stores.backend(uri) as made:
+        with contextlib.closing(made.get_connection()) as connection:
+            connection.upgrade()
+        yield made
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, broker_servers: brokers.Brokers) -> Iterator[str]:
+    with broker_servers[request.param].place() as found:
+        yield str(found)
+
+
+@pytest.fixture
+def board(place: str, store: persistence.Backend) -> Iterator[jobs.JobBoard]:
+    with boards.backend("board", place, persistence=store) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(store: persistence.Backend, board: jobs.JobBoard) -> Iterator[None]:
+    """What `wbengine serve --board` runs, in a thread; it closes the board."""
+    made = service.ConductorService(store, board=board)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        made.stop()
+        thread.join(60)
+
+
+def inputs(folder: Path, mark: str = "m") -> dict[str, Any]:
+    return {"folder": str(folder), "mark": mark}
+
+
+def test_submitted_flow_is_run_by_who_serves_the_board(
+    store: persistence.Backend, place: str, tmp_path: Path
+) -> None:
+    with boards.backend("mine", place, persistence=store) as mine:
+        handle = engines.submit(
+            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}, priority="high"
+        )
+        [job] = mine.iterjobs()
+        assert (job.uuid, job.priority) == (handle.id, jobs.JobPriority.HIGH)
+        assert handle.state == states.PENDING
+        with serving(store, boards.fetch("served", place, persistence=store)):
+            assert handle.result(60)["greeting"] == "hello Ada"
+            until(lambda: mine.job_count == 0)
+        assert engines.handle(handle.id, backend=store, board=mine).wait(0)
+
+
+def test_most_urgent_job_is_run_first(
+    store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
+    for priority in ("low", "normal", "very_high"):
+        told = inputs(tmp_path, priority)
+        conducted.post(board, store, conducted.plain, inputs=told, priority=priority)
+    impl_blocking.BlockingConductor("c", board, persistence=store).run(max_dispatches=3)
+    found = [line.partition(" ")[0] for line in conducted.notes(tmp_path)]
+    assert found == ["very_high"] * 2 + ["normal"] * 2 + ["low"] * 2
+
+
+def test_job_of_a_killed_conductor_is_taken_over(
+    store: persistence.Backend, uri: str, place: str, tmp_path: Path
+) -> None:
+    where = f"{place}?timeout=2" if place.startswith("zookeeper") else place
+    command = [sys.executable, "-m", HERE, uri, str(tmp_path), "2", where]
+    with boards.backend("mine", where, persistence=store) as mine:
+        told = {"folder": str(tmp_path), "value": 1, "nap": 0.3}
+        job, uuid = conducted.post(mine, store, conducted.audited, "flow", inputs=told)
+        with subprocess.Popen(command, cwd=servers.REPOSITORY) as first:
+            until(lambda: len(conducted.notes(tmp_path, "runs")) >= 2)
+            first.send_signal(signal.SIGKILL)
+        assert mine.find_owner(job) == "conductor"
+        with subprocess.Popen(command, cwd=servers.REPOSITORY) as second:
+            until(lambda: job.state == states.COMPLETE, within=20)
+            second.kill()
+    noted = [line.partition(" ")[0] for line in conducted.notes(tmp_path, "runs")]
+    runs = [int(name.rpartition("/")[2]) for name in noted]
+    # What was saved is not run again; the task that was under way is.
+    assert runs == sorted(runs) and set(runs) == {0, 1, 2, 3} and len(runs) <= 5
+    assert engines.handle(uuid, backend=store).state == states.SUCCESS
+
+
+# The flow and its job are in two systems.
+
+SUBMITS = """
+import os, sys
+from wbengine import _crash, engines
+_crash.install(lambda name: os._exit(9) if name == "submit.kept" else None)
+engines.submit("tests.support.conducted:greeting", backend=sys.argv[1], board=sys.argv[2],
+               inputs={"name": "Ada"}, priority="low")
+"""
+
+
+def test_flow_of_a_submitter_that_died_before_it_posted_the_job_is_run(
+    store: persistence.Backend, uri: str, redis_url: brokers.Place, tmp_path: Path
+) -> None:
+    # Nobody submitted this one.
+    engines.load_from_factory(conducted.plain, inputs=inputs(tmp_path), backend=store)
+    died = subprocess.run([sys.executable, "-c", SUBMITS, uri, redis_url], cwd=servers.REPOSITORY)
+    assert died.returncode == 9
+    with contextlib.closing(store.get_connection()) as connection:
+        rows = connection.list_flows().flows
+    [uuid] = [row.uuid for row in rows if row.name == "greeting"]
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+        assert mine.job_count == 0
+        # Who serves another board leaves it alone.
+        conf = {"board": str(redis_url), "namespace": "other"}
+        other = boards.fetch("other", conf, persistence=store)
+        with serving(store, other):
+            until(lambda: other.connected)
+        assert mine.job_count == 0
+        handle = engines.handle(uuid, backend=store, board=mine)
+        with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
+            assert handle.result(60)["greeting"] == "hello Ada"
+            until(lambda: mine.job_count == 0)
+    assert conducted.notes(tmp_path) == []
+
+
+def test_submit_to_a_board_that_goes_away_says_that_the_flow_is_kept(
+    store: persistence.Backend, redis_server: brokers.Broker, redis_url: brokers.Place
+) -> None:
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+        redis_server.kill()
+        with pytest.raises(
+            exceptions.JobFailure, match=r"Flow \S+ is kept, and will be run"
+        ) as told:
+            engines.submit(f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "A"})
+        redis_server.start()
+        uuid = str(told.value).split()[1]
+        with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
+            assert engines.handle(uuid, backend=store, board=mine).result(60)["name"] == "A"
+
+
+class Looking(impl_blocking.BlockingConductor):
+    """Counts its looks at the board."""
+
+    looks = 0
+
+    def connect(self) -> None:
+        self.looks += 1
+        super().connect()
+
+
+def test_board_that_is_away_is_told_once_and_waited_for(
+    store: persistence.Backend,
+    redis_server: brokers.Broker,
+    redis_url: brokers.Place,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also by a conductor that begins before the board is there: `run` connects it."""
+    caplog.set_level(logging.INFO, "wbengine.conductors")
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+        conducted.post(mine, store, conducted.plain, inputs=inputs(tmp_path))
+    redis_server.kill()
+    board = boards.fetch("late", str(redis_url), persistence=store)
+    conductor = Looking("c", board, persistence=store)
+    thread = threading.Thread(target=conductor.run)
+    thread.start()
+    try:
+        until(lambda: "it is asked until it answers" in caplog.text)
+        looks = conductor.looks
+        until(lambda: conductor.looks > looks + 20)
+        redis_server.start()
+        until(lambda: len(conducted.notes(tmp_path)) == 2)
+    finally:
+        conductor.stop()
+        thread.join(60)
+        board.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "it is asked until it answers" in line]) == 1
+    assert len([line for line in told if "job board late is back" in line]) == 1

@@ -1,0 +1,392 @@
+"""A job board in Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from wbengine import _options, exceptions
+from wbengine.jobs import base, stored
+from wbengine.persistence import base as persistence_base
+
+try:
+    import redis
+    from redis import exceptions as errors
+    from redis import sentinel as sentinels
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+except ImportError as error:
+    raise ImportError(
+        "a job board in Redis takes redis-py: pip install 'wbengine[redis]'"
+    ) from error
+
+__all__ = ["RedisJobBoard"]
+
+#: So many jobs are read at first, and at most, at a time.
+_FEW: Final = 16
+_MANY: Final = 1024
+#: Seconds to wait for an answer, and for a connection, unless told.
+_PATIENCE: Final = 5.0
+#: The score of a job is its rank times this, and its sequence.
+_PER_RANK: Final = 2**50
+#: So many hexadecimal digits of an owner name the claim.
+_TOKEN: Final = 32
+
+#: What is the client's, and how it is read.
+_TEXTS: Final = (
+    *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
+    *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
+)
+_NUMBERS: Final = ("socket_timeout", "socket_connect_timeout", "health_check_interval")
+_WHOLE: Final = ("port", "db")
+_OWN: Final = (
+    *("namespace", "ssl", "retry_on_timeout", "sentinel", "sentinel_fallbacks", "sentinel_kwargs"),
+)
+
+_KEYS: Final = (
+    *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
+)
+
+# A job is in `jobs` (when it was posted, and its document) and in `all`; in `free`, or in `owners`,
+# which have the token of the claim before the name; and in `ends` if the claim has an end.  What is
+# called at each step is bounded: claims that ended free their jobs a hundred at a time.
+_PRELUDE: Final = f"""
+local {", ".join(_KEYS)} = unpack(KEYS)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function release(uuid)
+    redis.call('ZREM', ends, uuid)
+    redis.call('HDEL', owners, uuid)
+    local score = redis.call('ZSCORE', all, uuid)
+    if score then redis.call('ZADD', free, score, uuid) end
+end
+for _, uuid in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
+    release(uuid)
+end
+local function owner_of(uuid)
+    local left = redis.call('ZSCORE', ends, uuid)
+    if left and tonumber(left) <= now then
+        release(uuid)
+        return false
+    end
+    return redis.call('HGET', owners, uuid), left and left - now or ''
+end
+"""
+
+_POST: Final = """
+local uuid, rank, document = unpack(ARGV)
+if redis.call('HEXISTS', trash, uuid) == 1 then return false end
+local posted = redis.call('HEXISTS', jobs, uuid) == 0
+if posted then
+    local score = string.format('%.0f', rank * 2 ^ 50 + redis.call('INCR', sequence))
+    redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
+    redis.call('HSET', updated, uuid, now)
+    redis.call('ZADD', all, score, uuid)
+    redis.call('ZADD', free, score, uuid)
+end
+return {posted and 1 or 0, redis.call('ZSCORE', all, uuid), redis.call('HGET', jobs, uuid)}
+"""
+
+_PAGE: Final = """
+local which, after, limit = unpack(ARGV)
+local found = redis.call('ZRANGEBYSCORE', which == 'free' and free or all,
+    after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+local told = {}
+for n = 1, #found, 2 do
+    local uuid = found[n]
+    told[#told + 1] = {uuid, found[n + 1], redis.call('HGET', jobs, uuid) or '',
+        redis.call('HGET', claims, uuid) or 0}
+end
+return told
+"""
+
+_LOOK: Final = """
+local uuid = ARGV[1]
+local job = redis.call('HGET', jobs, uuid)
+if not job then return false end
+local owner, left = owner_of(uuid)
+return {job, redis.call('ZSCORE', all, uuid), redis.call('HGET', claims, uuid) or 0,
+    redis.call('HGET', updated, uuid), owner or '', left or ''}
+"""
+
+# The same claim once more: its first answer was lost.
+_CLAIM: Final = """
+local uuid, claim, expiry = unpack(ARGV)
+if redis.call('HEXISTS', jobs, uuid) == 0 then return false end
+local owner, left = owner_of(uuid)
+if owner == claim then return {1, redis.call('HGET', claims, uuid)} end
+local at = redis.call('HGET', updated, uuid)
+if owner then return {0, redis.call('HGET', claims, uuid), at, owner, left} end
+redis.call('HSET', owners, uuid, claim)
+redis.call('ZREM', free, uuid)
+if expiry ~= '' then redis.call('ZADD', ends, now + expiry, uuid) end
+redis.call('HSET', updated, uuid, now)
+return {1, redis.call('HINCRBY', claims, uuid, 1)}
+"""
+
+_END: Final = """
+local uuid, token, who, how = unpack(ARGV)
+local job = redis.call('HGET', jobs, uuid)
+if not job then return false end
+local owner, left = owner_of(uuid)
+local ours = owner and string.sub(owner, 33) == who
+if not ours or (token ~= '' and string.sub(owner, 1, 32) ~= token) then
+    return {0, redis.call('HGET', claims, uuid) or 0, redis.call('HGET', updated, uuid),
+        owner or '', left or ''}
+end
+if how == 'abandon' then
+    release(uuid)
+    redis.call('HSET', updated, uuid, now)
+    return {1}
+end
+if how == 'trash' then redis.call('HSET', trash, uuid, job) end
+for _, key in ipairs({jobs, owners, claims, updated}) do redis.call('HDEL', key, uuid) end
+for _, key in ipairs({all, ends}) do redis.call('ZREM', key, uuid) end
+return {1}
+"""
+
+_EXTEND: Final = """
+local uuid, token, expiry = unpack(ARGV)
+local owner = owner_of(uuid)
+if not owner or (token ~= '' and string.sub(owner, 1, 32) ~= token) then return 0 end
+redis.call('ZADD', ends, now + expiry, uuid)
+return 1
+"""
+
+_STEPS: Final = {
+    "post": _POST, "page": _PAGE, "look": _LOOK, "claim": _CLAIM, "end": _END, "extend": _EXTEND,
+}  # fmt: skip
+
+
+class RedisJobBoard(stored.StoredJobBoard):
+    """Keeps jobs in a Redis, for processes of any host that reach it.
+
+    Options:
+
+    `namespace` ('default'): boards of one namespace of a database are one board.
+    `host` ('localhost'), `port` (6379), `db` (0), `username`, `password`, `unix_socket_path`.
+    `socket_timeout` and `socket_connect_timeout` (seconds; 5), `health_check_interval` (seconds),
+    `retry_on_timeout`: make a step once more that got no answer in time, as each one is whose
+    connection was lost; no step is done twice for that.
+    `ssl`, and with it `ssl_keyfile`, `ssl_certfile`, `ssl_ca_certs`, `ssl_cert_reqs`.
+    `sentinel`: the name of a service; then `host` and `port` are those of a Sentinel,
+    `sentinel_fallbacks` further ones ('host:port'), and `sentinel_kwargs` options of connections to
+    these.
+
+    `client`: a client of redis-py, in place of one that is made of these options; it stays open
+    when the board is closed.
+
+    Each step is one script; all keys have one hash tag.  Claims end by the clock of the server.
+    What is posted lasts as what is written to this Redis does.
+
+    :raises ValueError: an option is wrong.
+    """
+
+    LOOK_SECONDS = 0.01
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        client: Any = None,
+        persistence: persistence_base.Backend | None = None,
+    ) -> None:
+        super().__init__(name, conf, persistence)
+        known = (*_OWN, *_TEXTS, *_NUMBERS, *_WHOLE)
+        _options.check_known("A job board in Redis", self._conf, known)
+        told = {key: value for key, value in self._conf.items() if value is not None}
+        namespace = told.pop("namespace", "default")
+        if isinstance(namespace, bytes):
+            namespace = namespace.decode()
+        self.namespace: Final = _options.text("namespace", namespace)
+        if set("{}") & set(namespace):
+            raise ValueError(f"Option namespace={namespace!r} has a brace")
+        self._keys = [f"wbe:{{{namespace}}}:jobs:{key}" for key in _KEYS]
+        self._retries_late = _options.flag("retry_on_timeout", told.pop("retry_on_timeout", False))
+        self._given = client
+        self._client: Any = client if client is not None else _client(told)
+        self._steps: dict[str, Any] = {}
+
+    @property
+    def place(self) -> str:
+        return f"Redis namespace {self.namespace!r}"
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._steps)
+
+    def connect(self) -> None:
+        with self._failures("Connecting"):
+            self._client.ping()
+            self._steps = {
+                name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
+            }
+
+    def close(self) -> None:
+        self._steps = {}
+        if self._given is None:
+            with contextlib.suppress(errors.RedisError):
+                self._client.close()
+
+    # -------------------------------------------------------------------------------------------
+
+    def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
+        told, again = self._run("post", uuid, rank, document)
+        if told is None:
+            return None
+        posted, score, job = told
+        return _posting(uuid, score, job) if posted or again else None
+
+    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[stored.Posting]:
+        which, after, limit = "free" if only_unclaimed else "all", "-inf", _FEW
+        while True:
+            found, _ = self._run("page", which, after, limit)
+            for uuid, score, job, claims in found:
+                yield _posting(_text(uuid), score, job, claims)
+            if len(found) < limit:
+                return
+            after = f"({_text(found[-1][1])}"
+            limit = min(4 * limit, _MANY)
+
+    def _find(self, uuid: str) -> stored.Posting | None:
+        found, _ = self._run("look", uuid)
+        if found is None:
+            return None
+        job, score, claims, *_ = found
+        return _posting(uuid, score, job, claims)
+
+    def look(self, job: base.Job) -> stored.Status | None:
+        found, _ = self._run("look", job.uuid)
+        return None if found is None else _status(*found[2:])
+
+    @property
+    def job_count(self) -> int:
+        self._check_connected()
+        with self._failures("Counting jobs"):
+            return int(self._client.zcard(self._keys[_KEYS.index("all")]))
+
+    def is_trashed(self, uuid: str) -> bool:
+        self._check_connected()
+        with self._failures(f"Looking for job {uuid}"):
+            return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))
+
+    def _claim(
+        self, job: base.Job, who: str, expiry: float | None
+    ) -> tuple[str, int] | stored.Status:
+        token = secrets.token_hex(_TOKEN // 2)
+        seconds = "" if expiry is None else _milliseconds(expiry)
+        found, _ = self._run("claim", job.uuid, token.encode() + _bytes(who), seconds)
+        if found is None:
+            raise stored.gone(job)
+        done, *told = found
+        return (token, int(told[0])) if done else _status(*told)
+
+    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
+        token = stored.claim_of(job) or ""
+        found, again = self._run("end", job.uuid, token, _bytes(who), how)
+        if found is None and not again:
+            raise stored.gone(job)
+        if found is None or found[0] == 1:
+            return None
+        status = _status(*found[1:])
+        return None if again and how == "abandon" and status.owner is None else status
+
+    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+        found, _ = self._run("extend", job.uuid, job.claim or "", _milliseconds(expiry))
+        return bool(found)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
+        """The answer of the server, and whether the step may have been done before this attempt."""
+        self._check_connected()
+        again = False
+        with self._failures(f"Step {step!r}"):
+            while True:
+                try:
+                    return self._steps[step](keys=self._keys, args=args), again
+                except (errors.ConnectionError, errors.TimeoutError) as error:
+                    late = isinstance(error, errors.TimeoutError)
+                    if again or (late and not self._retries_late):
+                        raise
+                    again = True
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        """Raise what is wrong with the server as what is wrong with the board."""
+        try:
+            yield
+        except (errors.RedisError, OSError) as error:
+            raise exceptions.JobFailure(
+                f"{what} failed: job board {self.name!r} in {self.place}: {error}"
+            ) from error
+
+
+def _client(told: Mapping[str, Any]) -> Any:
+    """A client, which connects when it is used."""
+    found: dict[str, Any] = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
+    found.update({name: _options.text(name, told[name]) for name in _TEXTS if name in told})
+    found.update({name: _options.number(name, told[name]) for name in _NUMBERS if name in told})
+    found.update({name: _options.whole(name, told[name]) for name in _WHOLE if name in told})
+    found["ssl"] = _options.flag("ssl", told.get("ssl", False))
+    # The board makes a step once more, and knows it.
+    found.update(protocol=2, retry=Retry(NoBackoff(), 0))
+    service = told.get("sentinel")
+    if service is None:
+        return redis.Redis(**_without_unused_tls(found))
+    places = [(found.pop("host", "localhost"), found.pop("port", 26379))]
+    places += [_place(each) for each in _list("sentinel_fallbacks", told)]
+    asked = told.get("sentinel_kwargs")
+    made: Any = sentinels.Sentinel  # not typed
+    sentinel = made(
+        places,
+        sentinel_kwargs=None if asked is None else _without_unused_tls(asked),
+        **_without_unused_tls(found),
+    )
+    return sentinel.master_for(_options.text("sentinel", service))
+
+
+def _without_unused_tls(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of TLS mean nothing, and are refused by the client, where it is not used."""
+    if told.get("ssl"):
+        return dict(told)
+    return {name: value for name, value in told.items() if not name.startswith("ssl")}
+
+
+def _list(name: str, told: Mapping[str, Any]) -> Sequence[str]:
+    found = told.get(name, ())
+    return found.split(",") if isinstance(found, str) else found
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"sentinel_fallbacks: {text!r} is not of the form HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> stored.Posting:
+    rank, sequence = divmod(int(float(score)), _PER_RANK)
+    created, _, document = _text(job).partition(" ")
+    return stored.Posting(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
+
+
+def _status(claims: Any, updated: Any, owner: Any, left: Any) -> stored.Status:
+    who = _text(owner)[_TOKEN:] or None
+    remaining = None if who is None or left in (b"", "") else float(left) / 1000
+    return stored.Status(int(claims), int(float(updated)) / 1000, who, remaining)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(value: Any) -> str:
+    """What came from the server, whatever the client was told to make of it."""
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)

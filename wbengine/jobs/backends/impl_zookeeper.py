@@ -1,0 +1,453 @@
+"""A job board in ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from wbengine import _options, exceptions
+from wbengine.jobs import base, stored
+from wbengine.persistence import base as persistence_base
+
+try:
+    from kazoo import client as kazoo
+    from kazoo import exceptions as errors
+except ImportError as error:
+    raise ImportError(
+        "a job board in ZooKeeper takes kazoo: pip install 'wbengine[zookeeper]'"
+    ) from error
+
+__all__ = ["ZookeeperJobBoard"]
+
+#: So many jobs are read at first, and at most, at a time.
+_FEW: Final = 16
+_MANY: Final = 256
+#: A list of more names than these is kept for so many seconds, unless a fresh one is wanted.
+_LONG: Final = 1000
+_LIST_SECONDS: Final = 1.0
+#: Seconds to wait for an answer.
+_PATIENCE: Final = 10.0
+#: So many times a step is tried that others came before.
+_ATTEMPTS: Final = 20
+#: So many bytes are taken at a time, with what is around them.
+_LARGEST: Final = 1_000_000
+#: A job: its rank, the uuid, and the number that ZooKeeper gave it.
+_JOB: Final = re.compile(r"([0-4])-(.+)-(\d{10,})")
+_CLAIM: Final = ".lock"
+
+_TEXTS: Final = ("keyfile", "keyfile_password", "certfile", "ca")
+_FLAGS: Final = {
+    "read_only": False, "randomize_hosts": False, "use_ssl": False, "verify_certs": True,
+}  # fmt: skip
+#: What is given to the client as it is.
+_OBJECTS: Final = ("command_retry", "connection_retry", "handler")
+#: TaskFlow's boards ask the server for its version, unless told not to.
+_UNUSED: Final = ("check_compatible",)
+
+#: A step of a transaction.
+_Step = Callable[[Any], Any]
+
+
+class _Node(NamedTuple):
+    """A job as it is listed."""
+
+    rank: int
+    sequence: int
+    uuid: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.rank}-{urllib.parse.quote(self.uuid, safe='')}-{self.sequence:010}"
+
+    @classmethod
+    def of(cls, name: str) -> _Node | None:
+        found = _JOB.fullmatch(name)
+        return found and cls(int(found[1]), int(found[3]), urllib.parse.unquote(found[2]))
+
+
+class ZookeeperJobBoard(stored.StoredJobBoard):
+    """Keeps jobs in a ZooKeeper, for processes of any host that reach it.
+
+    Options:
+
+    `path` ('/wbengine/jobs'): boards of one path are one board.
+    `hosts` ('localhost:2181'): a text, a list, or a dict of ports.
+    `timeout` (seconds; 10): after so long a silence a session ends, and its claims with it.
+    `read_only`, `randomize_hosts`, `use_ssl`, `verify_certs`, `keyfile`, `keyfile_password`,
+    `certfile`, `ca`, `command_retry`, `connection_retry`, `handler`: as kazoo takes them.
+
+    `client`: a client of kazoo, in place of one that is made of these options; it stays open when
+    the board is closed.
+
+    Each step is one transaction.  A claim lasts as long as the session of its board, whatever its
+    expiry, of which ZooKeeper knows nothing.  Giving a claim up does not change `last_modified`.
+
+    :raises ValueError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        client: Any = None,
+        persistence: persistence_base.Backend | None = None,
+    ) -> None:
+        super().__init__(name, conf, persistence)
+        known = ("path", "hosts", "timeout", *_TEXTS, *_FLAGS, *_OBJECTS, *_UNUSED)
+        _options.check_known("A job board in ZooKeeper", self._conf, known)
+        told = {key: value for key, value in self._conf.items() if value is not None}
+        path = _options.text("path", told.pop("path", "/wbengine/jobs")).rstrip("/")
+        if not path.startswith("/") or "//" in path:
+            raise ValueError(f"Option path={path!r} is no path of ZooKeeper: it begins with a /")
+        above, _, last = path.rpartition("/")
+        self.path: Final = path
+        #: Where trashed jobs are, and who works on the board.
+        self.trash_path: Final = f"{above}/.trash"
+        self.entity_path: Final = f"{above}/.entities"
+        self._uuid_path = f"{above}/.uuids/{last}"
+        self._told = _settings(told)
+        self._given = client
+        self._client: Any = client
+        self._opened = False
+        # Locks of ours that nobody has: what took them, or let them go, got no answer.
+        self._left: dict[str, bytes] = {}
+        # The list that was read last, and when.
+        self._names: tuple[float, list[str]] = (0.0, [])
+
+    @property
+    def place(self) -> str:
+        return f"ZooKeeper path {self.path!r}"
+
+    @property
+    def connected(self) -> bool:
+        return self._opened and bool(self._client.connected)
+
+    def connect(self) -> None:
+        if self._opened:
+            self._check_connected()
+            return
+        if self._given is None:
+            self._client = kazoo.KazooClient(**self._told)
+        with self._failures("Connecting"):
+            try:
+                self._client.start(timeout=_PATIENCE)
+                for path in (self.path, self.trash_path, self._uuid_path):
+                    self._client.ensure_path(path)
+            except BaseException:
+                self._let_client_go()
+                raise
+        self._opened = True
+
+    def close(self) -> None:
+        if self._opened:
+            self._opened = False
+            self._let_client_go()
+
+    def _let_client_go(self) -> None:
+        if self._given is None:
+            self._client.stop()
+            self._client.close()
+
+    # -- posting and listing --------------------------------------------------------------------
+
+    def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
+        data = document.encode()
+        if len(data) > _LARGEST:
+            raise exceptions.JobFailure(
+                f"A job of {len(data)} bytes is too large for ZooKeeper, which takes {_LARGEST}"
+            )
+        if self._get(self._trash(uuid)) is not None:
+            return None
+        before = _Node(rank, 0, uuid).name[:-10]
+        made, index = self._commit(
+            f"Posting job {uuid}",
+            _create(f"{self.path}/{before}", data, sequence=True),
+            _create(self._index(uuid)),
+        )
+        if isinstance(index, errors.NodeExistsError):
+            return None
+        node = _Node.of(str(made).rpartition("/")[2])
+        found = None if node is None else self._read(node)
+        if node is None:
+            raise exceptions.JobFailure(f"Posting job {uuid} failed: {made!r}")
+        # It may be done already.
+        return found or stored.Posting(uuid, rank, node.sequence, document, time.time())
+
+    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[stored.Posting]:
+        self._let_go()
+        names = self._listed(ensure_fresh)
+        claimed = {name.removesuffix(_CLAIM) for name in names if name.endswith(_CLAIM)}
+        found = sorted(filter(None, map(_Node.of, names)))
+        if only_unclaimed:
+            found = [node for node in found if node.name not in claimed]
+        begun, limit = 0, _FEW
+        while begun < len(found):
+            part = found[begun : begun + limit]
+            yield from filter(None, self._read_all(part))
+            begun, limit = begun + limit, min(4 * limit, _MANY)
+
+    def _listed(self, ensure_fresh: bool) -> list[str]:
+        """The names of all jobs and claims; of very many, those of a moment ago."""
+        at, names = self._names
+        now = time.monotonic()
+        if ensure_fresh or len(names) <= _LONG or now > at + _LIST_SECONDS:
+            names = self._ask("Listing jobs", lambda client: client.get_children_async(self.path))
+            self._names = (time.monotonic(), names)
+        return names
+
+    def _read(self, node: _Node) -> stored.Posting | None:
+        return self._read_all([node])[0]
+
+    def _read_all(self, nodes: list[_Node]) -> list[stored.Posting | None]:
+        """Jobs that are listed; None: it is gone."""
+        found = self._get_all([f"{self.path}/{node.name}" for node in nodes])
+        return [
+            got
+            and stored.Posting(
+                *(node.uuid, node.rank, node.sequence, got[0].decode(errors="replace")),
+                *(got[1].ctime / 1000, got[1].version),
+            )
+            for node, got in zip(nodes, found, strict=True)
+        ]
+
+    def _find(self, uuid: str) -> stored.Posting | None:
+        node = self._node_of(uuid)
+        return None if node is None else self._read(node)
+
+    @property
+    def job_count(self) -> int:
+        return sum(_Node.of(name) is not None for name in self._listed(True))
+
+    def is_trashed(self, uuid: str) -> bool:
+        return self._get(self._trash(uuid)) is not None
+
+    def look(self, job: base.Job) -> stored.Status | None:
+        node = self._node_of(job.uuid) if not isinstance(job, stored.StoredJob) else _node(job)
+        found = None if node is None else self._looked(node)
+        return None if found is None else found[0]
+
+    def _looked(self, node: _Node) -> tuple[stored.Status, Any, Any] | None:
+        """What becomes of a job, its data and state, and those of its lock."""
+        path = f"{self.path}/{node.name}"
+        job, lock = self._get_all([path, path + _CLAIM])
+        if job is None:
+            return None
+        owner = None if lock is None else _told(lock[0]).get("owner")
+        return stored.Status(job[1].version, job[1].mtime / 1000, owner), job, lock
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    def _claim(
+        self, job: base.Job, who: str, expiry: float | None
+    ) -> tuple[int, int] | stored.Status:
+        self._let_go()
+        node = self._known_node(job)
+        path = f"{self.path}/{node.name}"
+        value = json.dumps({"owner": who, "claim": secrets.token_hex(16)}).encode()
+        for _ in range(_ATTEMPTS):
+            found = self._looked(node)
+            if found is None:
+                raise stored.gone(job)
+            status, (data, stat), lock = found
+            if lock is not None:
+                return status
+            with self._leaving(path + _CLAIM, value):
+                # The version of a job counts its claims.
+                changed, made = self._commit(
+                    f"Claiming {job}",
+                    _set(path, data, stat.version),
+                    _create(path + _CLAIM, value, ephemeral=True),
+                )
+            if not isinstance(made, Exception):
+                return changed.version, changed.version
+        raise exceptions.JobFailure(f"Claiming {job} failed: too many others claim it")
+
+    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
+        node, claim = self._known_node(job), stored.claim_of(job)
+        path, index, trash = (
+            f"{self.path}/{node.name}",
+            self._index(job.uuid),
+            self._trash(job.uuid),
+        )
+        for _ in range(_ATTEMPTS):
+            found = self._looked(node)
+            if found is None:
+                raise stored.gone(job)
+            status, (data, stat), lock = found
+            if lock is None or status.owner != who or claim not in (None, stat.version):
+                return status
+            steps: list[_Step] = [_delete(path + _CLAIM)]
+            if how == "abandon":
+                steps.append(_check(path, stat.version))
+            else:
+                steps += [_delete(path, stat.version), _delete(index)]
+            if how == "trash":
+                steps.append(_create(trash, data))
+            with self._leaving(path + _CLAIM, lock[0]):
+                results = self._commit(f"Ending the claim on {job}", *steps)
+            if not any(isinstance(each, Exception) for each in results):
+                return None
+        raise exceptions.JobFailure(f"Ending the claim on {job} failed: {results!r}")
+
+    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+        found = self._looked(_node(job))
+        return (
+            found is not None
+            and found[0].owner is not None
+            and job.claim in (None, found[0].claims)
+        )
+
+    @contextlib.contextmanager
+    def _leaving(self, lock: str, value: bytes) -> Iterator[None]:
+        """Let a lock go later if nobody knows what became of a step that takes it, or ends it."""
+        try:
+            yield
+        except exceptions.JobFailure:
+            self._left[lock] = value
+            raise
+
+    def _let_go(self) -> None:
+        """Delete locks that nobody has: they are held as long as our session."""
+        for lock, value in tuple(self._left.items()):
+            found = self._get(lock)
+            if found is not None and found[0] == value:
+                self._commit("Ending a claim", _delete(lock))
+            self._left.pop(lock, None)
+
+    def register_entity(self, entity: Any) -> None:
+        """Note who works on the board, until our session ends; only conductors are noted.
+
+        :raises NotImplementedError: it is no conductor.
+        """
+        if entity.kind != "conductor":
+            raise exceptions.NotImplementedError(f"{entity.kind!r} is no kind that is registered")
+        above = f"{self.entity_path}/{entity.kind}"
+        path = f"{above}/{urllib.parse.quote(entity.name, safe='@:')}"
+        data = json.dumps(entity.to_dict()).encode()
+        self._check_connected()
+        with self._failures("Registering"):
+            self._client.ensure_path(above)
+        self._commit("Registering", _create(path, data, ephemeral=True))
+
+    # -- paths ----------------------------------------------------------------------------------
+
+    def _index(self, uuid: str) -> str:
+        return f"{self._uuid_path}/{urllib.parse.quote(uuid, safe='')}"
+
+    def _trash(self, uuid: str) -> str:
+        last = self.path.rpartition("/")[2]
+        return f"{self.trash_path}/{last}-{urllib.parse.quote(uuid, safe='')}"
+
+    def _known_node(self, job: base.Job) -> _Node:
+        node = _node(job) if isinstance(job, stored.StoredJob) else self._node_of(job.uuid)
+        if node is None:
+            raise stored.gone(job)
+        return node
+
+    def _node_of(self, uuid: str) -> _Node | None:
+        """Where the job with this uuid is; reads the whole list."""
+        if self._get(self._index(uuid)) is None:
+            return None
+        nodes = filter(None, map(_Node.of, self._listed(True)))
+        return next((node for node in nodes if node.uuid == uuid), None)
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def _get(self, path: str) -> Any:
+        return self._get_all([path])[0]
+
+    def _get_all(self, paths: list[str]) -> list[Any]:
+        """What is there, with its state; None: nothing."""
+        self._check_connected()
+        found: list[Any] = []
+        with self._failures("Reading"):
+            for asked in [self._client.get_async(path) for path in paths]:
+                try:
+                    found.append(asked.get(timeout=_PATIENCE))
+                except errors.NoNodeError:
+                    found.append(None)
+        return found
+
+    def _commit(self, what: str, *steps: _Step) -> list[Any]:
+        """Do all steps in one transaction, or none: what came of each."""
+
+        def ask(client: Any) -> Any:
+            made = client.transaction()
+            for step in steps:
+                step(made)
+            return made.commit_async()
+
+        found: list[Any] = self._ask(what, ask)
+        for each in found:
+            if isinstance(each, errors.NoAuthError):
+                with self._failures(what):
+                    raise each
+        return found
+
+    def _ask(self, what: str, ask: Callable[[Any], Any]) -> Any:
+        self._check_connected()
+        with self._failures(what):
+            return ask(self._client).get(timeout=_PATIENCE)
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        """Raise what is wrong with the server as what is wrong with the board."""
+        try:
+            yield
+        except (errors.KazooException, self._client.handler.timeout_exception) as error:
+            why = str(error) or type(error).__name__
+            raise exceptions.JobFailure(
+                f"{what} failed: job board {self.name!r} in {self.place}: {why}"
+            ) from error
+
+
+def _create(
+    path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+) -> _Step:
+    return lambda made: made.create(path, data, ephemeral=ephemeral, sequence=sequence)
+
+
+def _set(path: str, data: bytes, version: int) -> _Step:
+    return lambda made: made.set_data(path, data, version)
+
+
+def _check(path: str, version: int) -> _Step:
+    return lambda made: made.check(path, version)
+
+
+def _delete(path: str, version: int = -1) -> _Step:
+    return lambda made: made.delete(path, version)
+
+
+def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of kazoo's client."""
+    hosts = told.get("hosts", "localhost:2181")
+    if isinstance(hosts, Mapping):
+        hosts = [f"{host}:{port}" for host, port in hosts.items()]
+    if not isinstance(hosts, str):
+        hosts = ",".join(map(str, hosts))
+    found: dict[str, Any] = {"hosts": _options.text("hosts", hosts.strip())}
+    found.update({name: _options.text(name, told[name]) for name in _TEXTS if name in told})
+    found.update({name: _options.flag(name, told.get(name, _FLAGS[name])) for name in _FLAGS})
+    found.update({name: told[name] for name in _OBJECTS if name in told})
+    if "timeout" in told:
+        found["timeout"] = stored.check_expiry(told["timeout"])
+    return found
+
+
+def _node(job: stored.StoredJob) -> _Node:
+    return _Node(job.priority.rank, job.sequence, job.uuid)
+
+
+def _told(data: bytes) -> dict[str, Any]:
+    """What a lock says."""
+    found: Any = None
+    with contextlib.suppress(ValueError):
+        found = json.loads(data)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,360 @@
+"""Jobs that are documents of a store: what the boards in Redis, ZooKeeper and etcd have in common.
+
+Such a board may keep the job of a flow under the flow's uuid, as one in the flows' database does:
+`repost` posts it unless the board has it, so that a flow is never on the board twice.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any, Final, NamedTuple
+
+from wbengine import _codec, _options, exceptions, states
+from wbengine.jobs import base
+from wbengine.persistence import base as persistence_base
+from wbengine.persistence import models
+
+__all__ = ["Posting", "Status", "StoredJob", "StoredJobBoard"]
+
+LOG: Final = logging.getLogger(__name__)
+
+#: The key of a flow's `meta` that says on which board its job is.
+_SUBMITTED: Final = "submitted"
+
+_PRIORITIES: Final = tuple(base.JobPriority)
+
+
+class Posting(NamedTuple):
+    """A job as the store has it: `document` is what `StoredJobBoard.post` made of it.
+
+    `sequence` says in which order jobs of one `rank` were posted, `created` when, in unix seconds.
+    """
+
+    uuid: str
+    rank: int
+    sequence: int
+    document: str
+    created: float
+    claims: int = 0
+
+
+class Status(NamedTuple):
+    """What becomes of a job: `remaining` is for how many seconds more its claim holds, if told."""
+
+    claims: int
+    updated: float
+    owner: str | None = None
+    remaining: float | None = None
+
+
+class StoredJob(base.Job):
+    """A job of a `StoredJobBoard`."""
+
+    def __init__(self, board: StoredJobBoard, posting: Posting) -> None:
+        told: dict[str, Any] = json.loads(posting.document)
+        super().__init__(
+            board, told["name"], posting.uuid, backend=board.persistence, book_data=told.get("book")
+        )
+        self._stored_board = board
+        self._packed: Any = told.get("details")
+        self._priority = _PRIORITIES[posting.rank]
+        self._created = _moment(posting.created)
+        self._claims = posting.claims
+        #: In which order it was posted.
+        self.sequence: Final = posting.sequence
+        #: The claim that this object made, as its board names it; None: none.
+        self.claim: Any = None
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was posted with it.
+
+        :raises JobFailure: it cannot be read, which keeps nobody from reading other jobs.
+        """
+        if self._packed is not None:
+            try:
+                found = _codec.unpack(self._packed)
+            except (ValueError, exceptions.InvalidFormat) as error:
+                raise exceptions.JobFailure(
+                    f"{self} has details that are damaged", error
+                ) from error
+            if not isinstance(found, dict):
+                raise exceptions.JobFailure(
+                    f"{self} has details that are damaged: they are a {type(found).__name__}"
+                )
+            self._details, self._packed = found, None
+        return self._details
+
+    @property
+    def priority(self) -> base.JobPriority:
+        return self._priority
+
+    @property
+    def claims(self) -> int:
+        return self._claims
+
+    @property
+    def created_on(self) -> datetime:
+        return self._created
+
+    @property
+    def last_modified(self) -> datetime | None:
+        found = self._stored_board.look(self)
+        return None if found is None else _moment(found.updated)
+
+    @property
+    def state(self) -> str:
+        found = self._stored_board.look(self)
+        if found is None:
+            return states.COMPLETE
+        return states.UNCLAIMED if found.owner is None else states.CLAIMED
+
+    def expires_in(self) -> float | None:
+        found = self._stored_board.look(self)
+        return None if found is None else found.remaining
+
+    def extend_expiry(self, expiry: float) -> bool:
+        return self._stored_board.extend(self, check_expiry(expiry))
+
+    def claimed(self, claim: Any, claims: int) -> None:
+        """Note that this object made a claim, the last of so many."""
+        self.claim, self._claims = claim, claims
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, StoredJob):
+            return NotImplemented
+        return (self.priority.rank, self.sequence) < (other.priority.rank, other.sequence)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredJob) and other.uuid == self.uuid
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
+
+class StoredJobBoard(base.NotifyingJobBoard):
+    """A board whose jobs are documents; what is one step of the store is for its classes."""
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        persistence: persistence_base.Backend | None = None,
+    ) -> None:
+        super().__init__(name, conf)
+        self.persistence: Final = persistence
+        # The jobs that could not be read, by uuid: each is logged once.
+        self._unreadable: set[str] = set()
+
+    # -- what the store does --------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def place(self) -> str:
+        """What tells the board from others of its kind, without secrets."""
+
+    @abc.abstractmethod
+    def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
+        """Keep a new job; None: there is one with this uuid, or it was trashed."""
+
+    @abc.abstractmethod
+    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[Posting]:
+        """The jobs in the order in which they are given out, read some at a time."""
+
+    @abc.abstractmethod
+    def _find(self, uuid: str) -> Posting | None:
+        """The job with this uuid."""
+
+    @abc.abstractmethod
+    def look(self, job: base.Job) -> Status | None:
+        """What becomes of a job; None: it is not on the board (any more)."""
+
+    @abc.abstractmethod
+    def _claim(self, job: base.Job, who: str, expiry: float | None) -> tuple[Any, int] | Status:
+        """Claim a job: the name of the claim, and the number of claims; else who has claimed it.
+
+        :raises NotFound: it is not on the board any more.
+        """
+
+    @abc.abstractmethod
+    def _end_claim(self, job: base.Job, who: str, how: str) -> Status | None:
+        """Consume, abandon or trash a job; None: it was done, else who has claimed it, if any.
+
+        :raises NotFound: it is not on the board any more.
+        """
+
+    @abc.abstractmethod
+    def extend(self, job: StoredJob, expiry: float) -> bool:
+        """What `Job.extend_expiry` does."""
+
+    @abc.abstractmethod
+    def is_trashed(self, uuid: str) -> bool:
+        """Whether the job with this uuid was trashed."""
+
+    # -- posting and listing --------------------------------------------------------------------
+
+    def post(
+        self,
+        name: str,
+        book: models.LogBook | None = None,
+        details: Mapping[str, Any] | None = None,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> StoredJob:
+        posted = self._post(models.new_uuid(), name, book, details, priority)
+        if posted is None:
+            raise exceptions.JobFailure(f"Posting job {name!r} failed: another one has its uuid")
+        return posted
+
+    def repost(
+        self,
+        flow_uuid: str,
+        name: str,
+        book: models.LogBook,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> StoredJob | None:
+        """Post a job for a flow that is kept, with the flow's uuid; None: there is one.
+
+        Also where there was one that was trashed.
+        """
+        return self._post(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
+
+    def find(self, uuid: str) -> StoredJob | None:
+        """The job with this uuid; None: it is not on the board (any more)."""
+        found = self._find(uuid)
+        return None if found is None else StoredJob(self, found)
+
+    def _post(
+        self,
+        uuid: str,
+        name: str,
+        book: models.LogBook | None,
+        details: Mapping[str, Any] | None,
+        priority: base.JobPriority | str,
+    ) -> StoredJob | None:
+        chosen = base.JobPriority.convert(priority)
+        told: dict[str, Any] = {
+            "uuid": uuid,
+            "name": _options.text("name", name),
+            "priority": chosen.value,
+            "details": _codec.pack(dict(details or {}), "details"),
+        }
+        if book is not None:
+            told["book"] = {"name": book.name, "uuid": book.uuid}
+        found = self._put(uuid, chosen.rank, json.dumps(told))
+        if found is None:
+            return None
+        job = StoredJob(self, found)
+        self.notifier.notify(base.POSTED, {"job": job})
+        return job
+
+    def iterjobs(
+        self, only_unclaimed: bool = False, ensure_fresh: bool = False
+    ) -> base.JobBoardIterator:
+        jobs = self._jobs(only_unclaimed, ensure_fresh)
+        return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
+
+    def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
+        for posting in self._postings(only_unclaimed, ensure_fresh):
+            try:
+                job = StoredJob(self, posting)
+            except (LookupError, TypeError, ValueError, OverflowError, OSError) as error:
+                # Of a later version, or damaged: it keeps nobody from the others.
+                if posting.uuid not in self._unreadable:
+                    self._unreadable.add(posting.uuid)
+                    LOG.warning("Job %s cannot be read, and is left: %r", posting.uuid, error)
+                continue
+            yield job
+
+    def find_owner(self, job: base.Job) -> str | None:
+        found = self.look(job)
+        return None if found is None else found.owner
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    @base.check_who
+    def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
+        found = self._claim(job, who, None if expiry is None else check_expiry(expiry))
+        if isinstance(found, Status):
+            left = found.remaining
+            until = "" if left is None else f", for {left:.1f} seconds more"
+            raise exceptions.UnclaimableJob(f"{job} is claimed by {found.owner}{until}")
+        if isinstance(job, StoredJob):
+            job.claimed(*found)
+        self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+
+    @base.check_who
+    def consume(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "consume")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    @base.check_who
+    def abandon(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "abandon")
+
+    @base.check_who
+    def trash(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "trash")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    def _end(self, job: base.Job, who: str, how: str) -> None:
+        found = self._end_claim(job, who, how)
+        if found is None:
+            return
+        if found.owner is None:
+            raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
+        again = " anew" if found.owner == who else ""
+        raise exceptions.JobFailure(
+            f"{job} is claimed{again} by {found.owner}: {who} cannot {how} it"
+        )
+
+    def _check_connected(self) -> None:
+        if not self.connected:
+            raise exceptions.JobFailure(f"Job board {self.name!r} is not connected")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} in {self.place}>"
+
+
+def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:
+    """Note in a flow that its job is to be on a board, which is in another store than the flow."""
+    meta[_SUBMITTED] = {"board": board.place, "priority": priority.value}
+
+
+def submitted(meta: Mapping[str, Any], board: StoredJobBoard) -> base.JobPriority | None:
+    """How urgent a flow is that was submitted to this very board; None: it was not."""
+    told = meta.get(_SUBMITTED)
+    if not isinstance(told, Mapping) or told.get("board") != board.place:
+        return None
+    try:
+        return base.JobPriority.convert(told.get("priority", ""))
+    except ValueError:  # of a later version
+        return base.JobPriority.NORMAL
+
+
+def gone(job: base.Job) -> exceptions.NotFound:
+    """What to raise of a job that is on the board no more."""
+    return exceptions.NotFound(f"{job} is not on the board any more")
+
+
+def claim_of(job: base.Job) -> Any:
+    """The claim that a job object made, as its board names it; None: none."""
+    return job.claim if isinstance(job, StoredJob) else None
+
+
+def check_expiry(expiry: Any) -> float:
+    """For how many seconds a claim is to last.
+
+    :raises ValueError: it is no number above 0.
+    """
+    found = _options.number("expiry", expiry)
+    if not found:
+        raise ValueError("Option expiry=0 is no time: a claim has to last for a while")
+    return found
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
