@@ -208,8 +208,26 @@ def test_each_in_one_piece_and_in_order_whoever_writes(ends: Ends) -> None:
     assert found == {who: list(range(each)) for who in [*map(str, range(threads)), "me"]}
 
 
-def a_frame(payload: bytes, end: int = frames.END) -> bytes:
-    return b"\1\0\7" + len(payload).to_bytes(4, "big") + payload + bytes((end,))
+def a_frame(payload: bytes, end: int = frames.END, kind: int = 1) -> bytes:
+    return bytes((kind, 0, 7)) + len(payload).to_bytes(4, "big") + payload + bytes((end,))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_broker_that_only_beats_answers_nothing(ends: Ends) -> None:
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.01):
+            ends.theirs.send(a_frame(b"", kind=frames.HEARTBEAT))
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    with pytest.raises(TimeoutError):
+        ends.ours.read_frame()
+    ends.theirs.send(a_frame(b"answer"))
+    assert ends.ours.read_frame() == (1, 7, b"answer")
+    over.set()
+    beating.join()
 
 
 def test_only_whole_frames_are_pending(ends: Ends) -> None:

@@ -86,14 +86,15 @@ class AmqpSocket:
             self._timeout = before
 
     def read_frame(self) -> tuple[int, int, bytes]:
-        """Wait for a frame, and take it.
+        """Wait for a frame that says something, and take it: a broker that only beats is as silent.
 
         :raises TimeoutError: none came.
         :raises ConnectionError: the broker does not even read what it is sent.
         """
         self._send()  # it may be an answer to that
         until = time.monotonic() + (STALL if self._timeout is None else self._timeout)
-        while not self.pending:
+        found = self._next()
+        while found is None:
             if not self._await(max(0.0, until - time.monotonic())):
                 if self._unsent:
                     raise ConnectionError("it does not read what it is sent")
@@ -101,7 +102,15 @@ class AmqpSocket:
             if self.is_busy:
                 self.proceed()
             self.fill()
-        return self.frame()
+            found = self._next()
+        return found
+
+    def _next(self) -> tuple[int, int, bytes] | None:
+        while self.pending:
+            found = self.frame()
+            if found[0] != frames.HEARTBEAT:
+                return found
+        return None
 
     def _await(self, seconds: float) -> bool:
         waiting = select.poll()
