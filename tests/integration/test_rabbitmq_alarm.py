@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
 import time
@@ -29,6 +30,11 @@ def starved(broker_servers: brokers.Brokers) -> Iterator[Any]:
 def is_blocked(side: Side) -> bool:
     """Whether the connection on which it publishes is."""
     return side.proxy._sender.is_blocked
+
+
+def answered(worker: Asked, number: int) -> bool:
+    """Whether the request of this number came, and could be answered."""
+    return len(worker.got) > number and worker.answer(worker.messages[number])
 
 
 def test_engine_hears_all_that_waits_while_it_cannot_publish(starved: Any) -> None:
@@ -92,7 +98,7 @@ def test_worker_finishes_what_it_holds_and_answers_when_the_alarm_ends(starved: 
         assert not w.answer(w.messages[1])
         server.calm()
         for number in (1, 2, 3):
-            until(lambda n=number: len(w.got) > n and w.answer(w.messages[n]))
+            until(functools.partial(answered, w, number))
         until(lambda: len(e.got) == 4)
         assert Counter(e.got) == Counter(w.got) == Counter(range(4))
 
@@ -109,7 +115,8 @@ def test_stopping_does_not_wait_for_the_end_of_an_alarm(starved: Any) -> None:
         for side in (e, w):
             side.send(2, "e")
             side.send(3, "e")
-            until(lambda s=side: is_blocked(s) and (s is e or s.proxy.consumer.is_blocked))
+            until(functools.partial(is_blocked, side))
+        until(lambda: w.proxy.consumer.is_blocked)
         for side in (e, w):
             began = time.monotonic()
             side.proxy.stop(timeout=0.1)
