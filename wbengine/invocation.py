@@ -18,7 +18,7 @@ from concurrent import futures
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from wbengine import exceptions, running
+from wbengine import exceptions, running, task_logs
 from wbengine.atom import REVERT_FLOW_FAILURES, REVERT_RESULT, Atom
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
@@ -100,6 +100,9 @@ class Invocation:
     is not to start any more.  `local`: it must run in the engine's own process.  `origin`: as what
     it is known to those who sent it here.
 
+    `captures`: what the task logs is told as `events`, where the process does `task_logs.capture`;
+    `log` has it meanwhile.
+
     `not_before` and `not_after`: between which moments it is to start, on this host's monotonic
     clock; None: nobody looked yet, and at any time.
     """
@@ -125,6 +128,8 @@ class Invocation:
     not_after: float | None = None
     ticket: Any = None
     origin: running.Request | None = None
+    captures: bool = False
+    log: task_logs.TaskLog | None = None
 
     def expired(self) -> Outcome | None:
         """What it comes to if its time to start is over."""
@@ -314,6 +319,8 @@ def invoke(invocation: Invocation, loop: event_loop.EventLoop | None = None) -> 
     finally:
         task.detach()
         _leave(before)
+        if invocation.log is not None:
+            invocation.log.close()
 
 
 async def ainvoke(invocation: Invocation) -> Outcome:
@@ -329,6 +336,8 @@ async def ainvoke(invocation: Invocation) -> Outcome:
             return Outcome(await _aperform(task, invocation), LOCAL, started, time.time())
     finally:
         task.detach()
+        if invocation.log is not None:
+            invocation.log.close()
 
 
 def _perform(

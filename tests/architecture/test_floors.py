@@ -50,6 +50,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.limits": (2, ""),
     "wbengine.start_times": (2, ""),
     "wbengine.running": (2, ""),
+    "wbengine.task_logs": (2, ""),
     # memory
     "wbengine.persistence": (3, ""),
     "wbengine.arguments": (3, ""),

@@ -49,6 +49,7 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "show", UNKNOWN): 66,
     ("flow", "watch", UNKNOWN): 66,
     ("flow", "events", UNKNOWN): 66,
+    ("flow", "logs", UNKNOWN): 66,
     ("flow", "export", UNKNOWN, "-o", "/dev/null"): 66,
     ("flow", "delete", UNKNOWN, "--yes"): 66,
     ("flow", "resume", UNKNOWN): 66,

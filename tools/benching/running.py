@@ -114,8 +114,7 @@ class Run:
     def _idle(
         self, media: list[str], pythons: dict[str, str], where: places.Places
     ) -> Iterator[idling.Idle]:
-        same = ("kombu", "wbengine-shared", "wbengine-ledger")
-        kinds = [one for one in self.systems if one.name not in same]
+        kinds = [one for one in self.systems if one.driver != "kombu" and one.variant != "shared"]
         for one in idling.measure_all(kinds, pythons, media, where, self._wanted.idle):
             if isinstance(one, str):
                 self._say(f"idle: {one}")

@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "show": _here("show", "Show a flow: its tasks, failures, and why it waits."),
     "watch": _here("watch", "Follow a flow until it ends."),
     "events": _here("events", "Print what happened to a flow, in order."),
+    "logs": _here("logs", "Print what the tasks of a flow logged."),
     "export": _here("export", "Write down a flow: as JSON, or as a page."),
     "import": Lazy("wbengine.cli.flow_export:import_command", "Keep a flow that was exported."),
     "resume": _here("resume", "Go on with a flow that was suspended, or died."),

@@ -29,6 +29,7 @@ class Api:
             Route(f"{_V1}/flows", self.flows),
             Route(f"{_V1}/flows/{{uuid:uuid}}", self.flow),
             Route(f"{_V1}/flows/{{uuid:uuid}}/events", self.events),
+            Route(f"{_V1}/flows/{{uuid:uuid}}/logs", self.logs),
             Route(f"{_V1}/workers", self.workers),
             Route(f"{_V1}/queues", self.queues),
             Route(f"{_V1}/ledger", self.ledger),
@@ -60,6 +61,16 @@ class Api:
             cursor = store.cursor(_uuid(request))
             found = store.events(_uuid(request), limit, query.get("after") or None)
             return {**found.to_dict(), "cursor": cursor}
+
+        return _told(read)
+
+    def logs(self, request: Request) -> Response:
+        """What the tasks of a flow logged; of one of them with `?task=`."""
+
+        def read() -> dict[str, Any]:
+            task = request.query_params.get("task") or None
+            found = self._state.store.logs(_uuid(request), task)
+            return {"schema": "wbengine/flow-logs/1", "lines": [line.to_dict() for line in found]}
 
         return _told(read)
 

@@ -25,6 +25,8 @@ __all__ = ["FlowPages"]
 LARGE: Final = 400
 #: Events on a page.
 EVENTS: Final = 500
+#: Lines that a task logged on its page.
+LINES: Final = 1000
 #: Seconds until a browser asks again for a flow that is being read.
 AGAIN: Final = 2
 
@@ -142,7 +144,8 @@ class FlowPages:
             found = view.atom(wanted)
             if found is None:
                 raise exceptions.NotFound(f"there is no task {wanted} in this flow")
-            return {"atom": found}
+            lines = self._state.store.logs(view.uuid, wanted)
+            return {"atom": found, "lines": lines[-LINES:], "left_out": max(0, len(lines) - LINES)}
 
         return self._page(request, "atom", words)
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from wbengine.dashboard import cache
 from wbengine.persistence import base as persistence
 from wbengine.views import flow as flows
-from wbengine.views import history, listing, redaction, watcher
+from wbengine.views import history, listing, logs, redaction, watcher
 
 __all__ = ["Store"]
 
@@ -106,6 +106,13 @@ class Store:
         :raises NotFound: it is not kept.
         """
         return self._asked(uuid, lambda kept: kept.events(limit, after, latest_first))
+
+    def logs(self, uuid: str, task: str | None = None) -> list[logs.LogLine]:
+        """What the tasks of a flow logged, or one of them.
+
+        :raises NotFound: the flow is not kept, or has no such task.
+        """
+        return self.reading(lambda each: logs.read(each, uuid, task, redactor=self._redactor))
 
     def watch(self, uuid: str, cursor: str | None = None) -> watcher.FlowWatcher:
         """What happens to a flow, from a moment on.

@@ -466,6 +466,7 @@ class ActionEngine(base.Engine):
             on_progress=on_progress,
             executor=self._running_executor,
             local_tasks=self._local_tasks,
+            keep_logs=self._settings["keep_logs"],
         )
 
     # -- its state, and what any thread may ask of it --------------------------------------------

@@ -110,6 +110,7 @@ EVERY: Final[Mapping[str, Option]] = {
     "migrate": Option(lambda _, value: differences.hook(value)),
     "local_tasks": Option(),
     "durability": _choice(saving.LEVELS),
+    "keep_logs": _ON,
     "on_busy": _choice(ownership.ON_BUSY),
     "lease": Option(_options.number, leases.LEASE_SECONDS),
     "strict_results": _OFF,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from wbengine import exceptions
+from wbengine import exceptions, task_logs
 from wbengine.persistence import base, models, trees
 from wbengine.types.outline import Outline
 from wbengine.types.schemas import Schema
 
-__all__ = ["SCHEMA", "export", "import_flow"]
+__all__ = ["SCHEMA", "export", "import_flow", "keep_logs"]
 
 SCHEMA: Final = "wbengine/flow-export/2"
 
@@ -63,6 +63,15 @@ _DOCUMENT: Final = Schema(
                     "required": ["kind", "uuid"],
                 },
             },
+            "logs": {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "items": [_UUID, _COUNT, {"type": "integer", "minimum": -1}, {"type": "array"}],
+                    "minItems": 4,
+                    "maxItems": 4,
+                },
+            },
             "outline": _TEXT,
         },
         "required": ["book", "flow", "atoms", "outline"],
@@ -84,11 +93,13 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
         outline = connection.get_outline(uuid)
         (row,) = connection.list_flows(uuid=uuid, limit=1).flows
         book = trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
+        logs = connection.get_logs(uuid)
     del book["updated_at"]  # it changes with any of its flows
     return {
         "schema": SCHEMA,
         "book": book,
         **_told(flow),
+        "logs": [list(chunk) for chunk in logs],
         "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
     }
 
@@ -101,7 +112,7 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
     :raises InvalidFormat: it is no such document.
     :raises Duplicate: a flow with this uuid is kept already.
     """
-    book, flow, outline = _read(document)
+    book, flow, outline, logs = _read(document)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
         try:
@@ -117,7 +128,16 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
                 raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
         if outline is not None:
             connection.save_outline(flow.uuid, outline)
+        keep_logs(connection, flow, logs)
     return flow
+
+
+def keep_logs(
+    connection: base.Connection, flow: models.FlowDetail, logs: Sequence[models.LogChunk]
+) -> None:
+    """Keep what the tasks of a flow logged, unless something of it is kept already."""
+    if logs and not connection.get_logs(flow.uuid):
+        connection.save_changes(flow, (), flow_row=False, logs=logs)
 
 
 def _told(flow: models.FlowDetail) -> dict[str, Any]:
@@ -136,7 +156,7 @@ def _atom(atom: models.AtomDetail) -> dict[str, Any]:
 
 def _read(
     document: Mapping[str, Any],
-) -> tuple[models.LogBook, models.FlowDetail, Outline | None]:
+) -> tuple[models.LogBook, models.FlowDetail, Outline | None, list[models.LogChunk]]:
     try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r:.80}, not {SCHEMA!r}")
@@ -152,10 +172,15 @@ def _read(
             flow.add(atom)
         text = document["outline"]
         outline = None if text is None else Outline.from_bytes(base64.b64decode(text))
+        logs = [
+            models.LogChunk(atom, attempt, item, task_logs.lines_of({"lines": lines}))
+            for atom, attempt, item, lines in document.get("logs", ())
+            if flow.find(atom) is not None
+        ]
     except (
         *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
         exceptions.InvalidFormat,
     ) as error:
         what = f"there is no {error}" if isinstance(error, LookupError) else str(error)
         raise exceptions.InvalidFormat(f"This is no exported flow: {what}") from error
-    return book, flow, outline
+    return book, flow, outline, logs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from wbengine import exceptions
-from wbengine.operations import commands
+from wbengine.operations import commands, exporting
 from wbengine.persistence import base, models, owners, trees
 from wbengine.persistence.backends import journals
 from wbengine.types.outline import Outline
@@ -16,10 +16,11 @@ __all__ = ["move"]
 
 
 class _Moving(NamedTuple):
-    """A book with its flows, and their outlines by uuid."""
+    """A book with its flows; by uuid their outlines, and what their tasks logged."""
 
     book: models.LogBook
     outlines: dict[str, Outline]
+    logs: dict[str, list[models.LogChunk]]
 
 
 def move(old: base.Backend | str, new: base.Backend) -> Iterator[models.LogBook]:
@@ -43,15 +44,16 @@ def _books(old: base.Backend) -> Iterator[_Moving]:
     with contextlib.closing(old.get_connection()) as connection:
         for row in connection.get_logbooks(lazy=True):
             book = connection.get_logbook(row.uuid)
-            outlines = {}
+            outlines, logs = {}, {}
             for flow in book:
+                logs[flow.uuid] = connection.get_logs(flow.uuid)
                 lease = connection.get_lease(flow.uuid)
                 if lease is not None and not owners.died(lease.owner):
                     raise commands.busy(flow.uuid, lease.owner)
                 outline = connection.get_outline(flow.uuid)
                 if outline is not None:
                     outlines[flow.uuid] = outline
-            yield _Moving(book, outlines)
+            yield _Moving(book, outlines, logs)
 
 
 def _journals(path: str) -> Iterator[_Moving]:
@@ -64,7 +66,7 @@ def _journals(path: str) -> Iterator[_Moving]:
             book.add(kept.detail)
             if kept.outline is not None:
                 outlines[uuid] = kept.outline
-        yield _Moving(book, outlines)
+        yield _Moving(book, outlines, {})
 
 
 def _put(target: base.Connection, moving: _Moving) -> models.LogBook:
@@ -86,6 +88,8 @@ def _put(target: base.Connection, moving: _Moving) -> models.LogBook:
         )
     for uuid, outline in moving.outlines.items():
         target.save_outline(uuid, outline)
+    for flow in book:
+        exporting.keep_logs(target, flow, moving.logs.get(flow.uuid, ()))
     return book
 
 

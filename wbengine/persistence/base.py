@@ -19,6 +19,7 @@ __all__ = [
     "Backend",
     "Changes",
     "Connection",
+    "LOGGED_ATTEMPTS",
     "FlowRow",
     "NO_ITEMS",
     "Page",
@@ -39,6 +40,9 @@ _R = TypeVar("_R")
 #: Changed items, by the uuid of the atom they belong to.
 ItemChanges = Mapping[str, Sequence[models.ItemDetail]]
 NO_ITEMS: Final[ItemChanges] = {}
+
+#: Of so many attempts at an atom what they logged is kept.
+LOGGED_ATTEMPTS: Final = 20
 
 
 class Backend(abc.ABC):
@@ -209,6 +213,13 @@ class Connection(abc.ABC):
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         """Read the atoms of a flow."""
 
+    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
+        """What the atoms of a flow logged, or one of them, in the order in which it was written.
+
+        :raises NotFound: the flow is not kept.
+        """
+        return []
+
     @abc.abstractmethod
     def save_changes(
         self,
@@ -217,6 +228,7 @@ class Connection(abc.ABC):
         *,
         flow_row: bool = True,
         items: ItemChanges = NO_ITEMS,
+        logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
         """Write a turn of an engine, in one step: these atoms and items of `flow`, and its own row.
@@ -232,6 +244,9 @@ class Connection(abc.ABC):
         item counts instead of what was written before under the same atom, attempt and index: it
         may be appended to a log of which the last entry counts.  The first write of an attempt has
         all its items; so an index is never written before those below it.
+
+        `logs` are added to those of their atoms, which are kept already, or among `atoms`; those of
+        more than `LOGGED_ATTEMPTS` attempts before are forgotten.
 
         Cost: proportional to what is given, whatever the size of the flow or the number of items.
 

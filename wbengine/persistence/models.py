@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import exceptions, states, task_logs
 from wbengine.persistence import fields, history, listing, pictures
 from wbengine.persistence.fields import field
 from wbengine.persistence.history import Attempt, Change, Incident
@@ -33,6 +33,7 @@ __all__ = [
     "RetryDetail",
     "ItemDetail",
     "Items",
+    "LogChunk",
     "ATOM_TYPES",
     "Attempt",
     "Change",
@@ -176,6 +177,16 @@ _OUTCOMES: Final[Mapping[str, str]] = {
     states.REVERTED: "revert_results",
     states.REVERT_FAILURE: "revert_failure",
 }
+
+
+class LogChunk(NamedTuple):
+    """What an execution of an atom logged, or a part of it: of an item of a `Map` where `item` is
+    not -1."""
+
+    atom_uuid: str
+    attempt: int
+    item: int
+    lines: tuple[task_logs.Line, ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

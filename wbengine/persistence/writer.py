@@ -54,6 +54,7 @@ class RecordWriter:
         # A deque, because appending from any thread needs no lock; `flush` removes doubles.
         self._marked: deque[models.AtomDetail] = deque()
         self._marked_items: deque[tuple[str, models.ItemDetail]] = deque()
+        self._marked_logs: deque[models.LogChunk] = deque()
         self._flow_marked = False
         self._batches = 0
         # The lease after which the store was as the records here are, but for what is marked.
@@ -73,7 +74,7 @@ class RecordWriter:
     @property
     def pending(self) -> bool:
         """Whether something changed that is not written yet."""
-        return bool(self._marked or self._marked_items or self._flow_marked)
+        return bool(self._marked or self._marked_items or self._marked_logs or self._flow_marked)
 
     @property
     def batching(self) -> bool:
@@ -175,6 +176,11 @@ class RecordWriter:
         if self.backend is not None:
             self._marked_items.extend((record.uuid, item) for item in items)
 
+    def mark_log(self, chunk: models.LogChunk) -> None:
+        """Note what an execution logged; from any thread."""
+        if self.backend is not None:
+            self._marked_logs.append(chunk)
+
     def mark_flow(self) -> None:
         """Note that the flow changed, without its atoms; from any thread."""
         self._flow_marked = self.backend is not None
@@ -184,6 +190,7 @@ class RecordWriter:
         with self._writing:
             self._marked.clear()
             self._marked_items.clear()
+            self._marked_logs.clear()
             self._flow_marked = False
             self._known_epoch = None
 
@@ -258,10 +265,11 @@ class RecordWriter:
         changed = dict.fromkeys([take() for _ in range(len(self._marked))])
         take_item = self._marked_items.popleft
         items = dict.fromkeys([take_item() for _ in range(len(self._marked_items))])
+        logs = [self._marked_logs.popleft() for _ in range(len(self._marked_logs))]
         flow_row = self._flow_marked
         if flow_row:  # only then: another thread may be setting it right now
             self._flow_marked = False
-        if not (changed or items or flow_row):
+        if not (changed or items or logs or flow_row):
             return False
         by_atom: dict[str, list[models.ItemDetail]] = {}
         for uuid, item in items:
@@ -269,7 +277,7 @@ class RecordWriter:
         crashpoint("storage.before-save")
         save = functools.partial(
             connection.save_changes, self.flow_detail, list(changed), flow_row=flow_row,
-            items=by_atom, lease=self.lease,
+            items=by_atom, logs=logs, lease=self.lease,
         )  # fmt: skip
         try:
             try:
@@ -281,6 +289,7 @@ class RecordWriter:
         except BaseException:
             self._marked.extendleft(reversed(changed))
             self._marked_items.extendleft(reversed(items))
+            self._marked_logs.extendleft(reversed(logs))
             self._flow_marked = self._flow_marked or flow_row
             raise
         crashpoint("storage.after-save")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import arguments, composite_executor, exceptions, states
+from wbengine import arguments, composite_executor, exceptions, states, task_logs
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
@@ -105,7 +105,8 @@ class AtomLifecycle:
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
     does not, those in `local_tasks` stay here.
     `on_progress` is called (from any thread) when a running task told something that should be
-    written soon.  `executor` is asked only what of earlier runs it may still have.
+    written soon.  `executor` is asked only what of earlier runs it may still have.  `keep_logs`:
+    what tasks log is stored with the records, where there is a store.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class AtomLifecycle:
         on_progress: Callable[[], None],
         executor: calls.TaskExecutor | None = None,
         local_tasks: composite_executor.LocalTasks | None = None,
+        keep_logs: bool = True,
     ) -> None:
         self._plan = plan
         self._storage = storage
@@ -126,6 +128,9 @@ class AtomLifecycle:
         self._topics = notifier.topics
         self._on_progress = on_progress
         self._kept = storage.backend is not None
+        self._keeps_logs = self._kept and keep_logs
+        if self._keeps_logs:
+            task_logs.capture()
         self._in_process = in_process
         self._local_tasks = local_tasks
         #: Unix seconds as the turn begins: when what it hands out is submitted.
@@ -143,7 +148,13 @@ class AtomLifecycle:
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         self._incidents = Incidents(storage, notifier)
-        self.maps = Maps(storage, local_tasks, self._incidents, in_process=in_process)
+        self.maps = Maps(
+            storage,
+            local_tasks,
+            self._incidents,
+            in_process=in_process,
+            keep_log=self._keep_log if self._keeps_logs else None,
+        )
         self._earlier = InterruptedAttempts(storage, executor, local_tasks)
 
     # -- tasks ----------------------------------------------------------------------------------
@@ -187,6 +198,7 @@ class AtomLifecycle:
             call.local = atom in self._local_tasks
         events = _StoredTaskEvents if self._kept else _TaskEvents
         call.events = events(self, node, not (self._in_process or call.local), record.attempt)
+        call.captures = self._keeps_logs
         if again:
             self._earlier.take_up(call, record)
         if self._fail_early and self._fails_before_start(call):
@@ -442,6 +454,14 @@ class AtomLifecycle:
             run = record.last_attempt if result is not NO_RESULT else None
             self.events.append(StateEvent(record, atom, state, old_state, result, run))
 
+    def _keep_log(self, node: int, attempt: int, index: int, details: dict[str, Any]) -> None:
+        """Store what a task logged, or an item of a Map (else `index` is -1); from any thread."""
+        lines = task_logs.lines_of(details)
+        if lines and self._storage.writer.lease is not None:  # the run is not over
+            chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
+            self._storage.writer.mark_log(chunk)
+            self._on_progress()
+
     def _local_event(self, node: int, event_type: str, details: dict[str, Any]) -> None:
         if event_type != task_module.EVENT_UPDATE_PROGRESS:
             return
@@ -492,6 +512,12 @@ class _StoredTaskEvents(_TaskEvents):
     """The same where records are kept: also that it began, for those who look at the store."""
 
     __slots__ = ()
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        if event_type == task_logs.EVENT:
+            self._lifecycle._keep_log(self._node, self._attempt, -1, details)
+        else:
+            super().__call__(event_type, details)
 
     def began(self, worker: str, written: bool = True) -> None:
         """A worker has begun it just now; from any thread.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from typing import Any, ClassVar, Final
 
-from wbengine import _names, exceptions, running
+from wbengine import _names, exceptions, running, task_logs
 from wbengine import invocation as calls
 from wbengine import task as task_module
 from wbengine.concurrency import child_process, event_loop, interrupts, limits, pools, process_pool
@@ -431,6 +431,7 @@ def _portable(invocation: calls.Invocation) -> tuple[Any, ...]:
             invocation.resumed,
             invocation.epoch,
             invocation.recovered,
+            invocation.captures,
         ),
         invocation.not_after,
     )
@@ -445,16 +446,20 @@ def _call(
     arguments: Mapping[str, Any],
     result: Any,
     failures: Mapping[str, ft.Failure],
-    origin: tuple[str, int, int, int, bool],
+    origin: tuple[str, int, int, int, bool, bool],
     not_after: float | None,
     emit: Any,
 ) -> _Answer:
     """Run one task in a child."""
     call = calls.Invocation(task, action, uuid, attempt, arguments, result, failures, emit)
-    call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered = origin
+    call.flow_uuid, call.index, call.resumed, call.epoch, call.recovered, call.captures = origin
     call.not_after = not_after
-    if emit is not None:
+    if emit is None:
+        call.captures = False
+    else:
         call.cancellation = emit.cancellation
+    if call.captures:
+        task_logs.capture()
     late = None if not_after is None else call.expired()
     if late is not None:
         return late.value, None, None

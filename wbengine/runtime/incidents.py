@@ -28,8 +28,8 @@ class Incidents:
         if record is None or record.attempt != attempt or record.state not in _UNDER_WAY:
             return
         resent = event == states.RESENT
-        names = (None, worker) if resent else (worker, None)
-        incident = models.Incident(event, time.time(), attempt, *names, item)
+        lost, later = (None, worker) if resent else (worker, None)
+        incident = models.Incident(event, time.time(), attempt, lost, later, item)
         record.note(incident)
         if resent and item < 0:
             record.worker = record.started = None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from wbengine import composite_executor, exceptions, states
+from wbengine import composite_executor, exceptions, states, task_logs
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
@@ -89,7 +89,8 @@ class Maps:
     """The Maps of one run that are under way.
 
     `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
-    does not, those in `local_tasks` stay here.
+    does not, those in `local_tasks` stay here.  `keep_log(node, attempt, index, details)` stores
+    what an item logged, if anything does.
     """
 
     def __init__(
@@ -99,10 +100,12 @@ class Maps:
         incidents: Incidents,
         *,
         in_process: bool,
+        keep_log: Callable[[int, int, int, dict[str, Any]], None] | None = None,
     ) -> None:
         self._storage = storage
-        self._incidents = incidents
+        self.incidents = incidents
         self._in_process = in_process
+        self.keep_log = keep_log
         self._kept = storage.backend is not None
         self._local_tasks = local_tasks
         #: By node; empty as long as a flow has none.
@@ -195,8 +198,9 @@ class Maps:
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
         events = None
-        if not (self._in_process or running.local):
-            events = _ItemEvents(self._incidents, node, record.attempt, item.index, task)
+        is_remote = not (self._in_process or running.local)
+        if is_remote or self.keep_log is not None:
+            events = _ItemEvents(self, node, record.attempt, item.index, task, is_remote)
         made = calls.Invocation(
             task,
             action,
@@ -215,6 +219,7 @@ class Maps:
             recovered=running.recovered,
         )
         made.local = running.local
+        made.captures = self.keep_log is not None
         return made
 
     def item_failed(self, call: calls.Invocation) -> None:
@@ -358,27 +363,37 @@ class Maps:
 
 
 class _ItemEvents:
-    """Takes what one item tells that runs elsewhere."""
+    """Takes what one item tells while it runs; `is_remote`: elsewhere."""
 
-    __slots__ = ("_attempt", "_incidents", "_item", "_node", "_task")
+    __slots__ = ("_attempt", "_is_remote", "_item", "_maps", "_node", "_task")
 
     def __init__(
-        self, incidents: Incidents, node: int, attempt: int, item: int, task: task_module.Task
+        self,
+        maps: Maps,
+        node: int,
+        attempt: int,
+        item: int,
+        task: task_module.Task,
+        is_remote: bool,
     ) -> None:
-        self._incidents = incidents
+        self._maps = maps
         self._node = node
         self._attempt = attempt
         self._item = item
         self._task = task
+        self._is_remote = is_remote
 
     def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """Let the listeners of the inner task hear it."""
-        if self._task._listeners is not None:
+        """What it logged is kept; what else is told elsewhere, the inner task's listeners hear."""
+        if event_type == task_logs.EVENT:
+            if self._maps.keep_log is not None:
+                self._maps.keep_log(self._node, self._attempt, self._item, details)
+        elif self._is_remote and self._task._listeners is not None:
             self._task.notifier.notify(event_type, details)
 
     def incident(self, event: str, worker: str | None) -> None:
         """Its worker was lost, or it was sent again."""
-        self._incidents.note(self._node, self._attempt, event, worker, self._item)
+        self._maps.incidents.note(self._node, self._attempt, event, worker, self._item)
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)

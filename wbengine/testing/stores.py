@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from wbengine import _names, exceptions
@@ -230,9 +230,11 @@ class _FaultyConnection(base.Connection):
         *,
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
+        logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
-        self._write("save_changes", flow, atoms, flow_row=flow_row, items=items, lease=lease)
+        told = {"flow_row": flow_row, "items": items, "logs": logs, "lease": lease}
+        self._write("save_changes", flow, atoms, **told)
 
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None

@@ -15,7 +15,6 @@ from amqp import serialization
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
-HEARTBEAT: Final = 8
 
 #: What a frame ends with.
 END: Final = 0xCE

@@ -1,7 +1,7 @@
 """wbengine: `engines.run`, and `python -m wbengine.worker`.
 
 Each flow has an executor of its own, as by default; with the variant `shared`, one executor is kept
-for all flows, as peers keep their connections; with `ledger`, RabbitMQ has a ledger in Redis.
+for all flows, as peers keep their connections.
 """
 
 from __future__ import annotations
@@ -44,13 +44,10 @@ class Driver:
             return
         url = place.URL or f"filesystem://{place.FOLDER}/box"
         self._options = {"engine": "worker-based", "url": url}
-        ledger = ["--ledger", place.RESULTS] if place.VARIANT == "ledger" else []
         self._workers = place.Workers(
             ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
-             "--url", url, "--threads", str(place.SLOTS), "--quiet", *ledger]
+             "--url", url, "--threads", str(place.SLOTS), "--quiet"]
         )  # fmt: skip
-        if ledger:
-            self._options["ledger"] = place.RESULTS
         if place.VARIANT == "shared":
             from wbengine.engines.worker_based import executor
 

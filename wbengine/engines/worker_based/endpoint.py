@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from wbengine import _names, invocation, running
+from wbengine import _names, invocation, running, task_logs
 from wbengine import exceptions as exc
 from wbengine import task as task_module
 from wbengine.concurrency import limits
@@ -148,17 +148,17 @@ class Endpoint:
             task = self.generate(unit.task_name)
         except BaseException as error:
             return invocation.Outcome(ft.Failure.from_exception(error))
-        if unit.action == pr.EXECUTE:
-            call = invocation.Invocation(
-                task, invocation.EXECUTE, "", 1, unit.arguments, events=emit
-            )
-            return _invoke(call, loop, unit.request)
         for failure in (unit.result, *unit.failures.values()):
             if isinstance(failure, ft.Failure):
                 failure.belongs_to(self._task_cls.__module__)
-        return self.revert(
-            task, unit.arguments, unit.result, unit.failures, emit, loop, unit.request
+        action: invocation.Action = unit.action  # type: ignore[assignment]  # it was validated
+        call = invocation.Invocation(
+            task, action, "", 1, unit.arguments, unit.result, unit.failures, emit
         )
+        call.captures = unit.captures and emit is not None
+        if call.captures:
+            task_logs.capture()
+        return _invoke(call, loop, unit.request)
 
 
 def _invoke(
@@ -225,6 +225,7 @@ class Offer:
         try:
             who = running.Request(job.id, job.attempt, job.epoch, job.flow, self._identity)
             job.unit = pr.Request.decode(body, env.unpacker(job.ours), who)
+            job.unit.captures = job.captures
             if not job.ours and job.limit is limits.UNLIMITED:
                 # TaskFlow's engines know of no limits; the class says what it is given.
                 job.limit = limits.read(job.endpoint.task_cls.timelimit)
@@ -247,6 +248,7 @@ def job_of(request: env.Envelope, receipt: Any) -> Job:
     job.flow = request.text(env.ROOT_ID) or ""
     job.ours = request.ours
     job.ledger = env.WBE_LEDGER in headers
+    job.captures = env.WBE_LOGS in headers
     job.redelivered = request.redelivered
     if env.TIMELIMIT in headers:
         job.limit = _limit(headers[env.TIMELIMIT])

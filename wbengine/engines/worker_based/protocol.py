@@ -168,6 +168,8 @@ class WorkUnit:
     failures: Mapping[str, ft.Failure]
     #: What the running task is told of where it comes from.
     request: running.Request | None = None
+    #: What the task logs is kept.
+    captures: bool = False
 
 
 class Request(Message):

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
@@ -66,8 +66,8 @@ class KeptFlow:
     """
 
     __slots__ = (
-        "_atoms", "_items", "_name", "_turn", "book", "command", "detail", "lease", "number",
-        "outline", "until", "updated",
+        "_atoms", "_items", "_name", "_turn", "book", "command", "detail", "lease", "logs",
+        "number", "outline", "until", "updated",
     )  # fmt: skip
 
     def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
@@ -80,6 +80,7 @@ class KeptFlow:
         self.until = 0.0
         self.command: base.FlowCommand | None = None
         self.outline: Outline | None = None
+        self.logs: list[models.LogChunk] = []
         self.updated = time.time()
         # What this store calls this flow in cursors.
         self._name = secrets.token_hex(6)
@@ -96,6 +97,17 @@ class KeptFlow:
     def cursor(self) -> str:
         """Where who has seen everything goes on."""
         return f"{self._name}.{self._turn}"
+
+    def add_logs(self, chunks: Iterable[models.LogChunk]) -> None:
+        """Keep what was logged, and nothing of attempts long before."""
+        for chunk in chunks:
+            oldest = chunk.attempt - base.LOGGED_ATTEMPTS
+            self.logs = [
+                kept
+                for kept in self.logs
+                if kept.atom_uuid != chunk.atom_uuid or kept.attempt > oldest
+            ]
+            self.logs.append(chunk)
 
     def since(self, cursor: str | None) -> int | None:
         """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
@@ -180,6 +192,7 @@ class MemoryConnection(base.Connection):
         *,
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
+        logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
         with self._backend.lock:
@@ -193,6 +206,7 @@ class MemoryConnection(base.Connection):
             self._put_atoms(kept, atoms)
             for uuid, changed in items.items():
                 self._put_items(uuid, changed)
+            kept.add_logs(logs)
 
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         with self._backend.lock:
@@ -281,6 +295,11 @@ class MemoryConnection(base.Connection):
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         with self._backend.lock:
             return iter([atom.copy() for atom in self._of(fd_uuid).detail])
+
+    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
+        with self._backend.lock:
+            found = self._of(flow_uuid).logs
+            return [one for one in found if atom_uuid is None or one.atom_uuid == atom_uuid]
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         with self._backend.lock:

@@ -94,6 +94,8 @@ WBE_SOFTWARE: Final = "wbe-software"
 #: Digest of the ledger in which the request has its row; or of the one that a worker has, where it
 #: tells what it offers.
 WBE_LEDGER: Final = "wbe-ledger"
+#: In a request: the engine keeps what its task logs.
+WBE_LOGS: Final = "wbe-logs"
 #: The number under which an engine asked for a request, in the answer to that; 0: unasked.
 WBE_ASK: Final = "wbe-ask"
 #: Set by an engine that speaks to itself, to hear whether it still hears anything.

@@ -227,6 +227,8 @@ class TrackedRequest:
             headers[env.WBE_VERSION] = env.VERSION
             headers[env.WBE_ATTEMPT] = call.attempt
             headers[env.WBE_EPOCH] = self.epoch
+            if call.captures:
+                headers[env.WBE_LOGS] = 1
         if call.flow_uuid:
             headers[env.ROOT_ID] = call.flow_uuid
         if ledger is not None:

@@ -38,6 +38,8 @@ class Job:
     ledger: bool = False
     redelivered: bool = False
     limit: limits.TimeLimit = limits.UNLIMITED
+    #: Its engine keeps what the task logs.
+    captures: bool = False
     #: Unix seconds.  Clocks of two hosts are not compared where a ledger says what is of use.
     expires: float | None = None
     #: The name of its task.

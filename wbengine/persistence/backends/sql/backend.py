@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -209,6 +209,11 @@ class SQLConnection(base.Connection):
 
         return self._read("flow detail", flow_uuid, work)
 
+    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
+        return self._read(
+            "flow detail", flow_uuid, lambda it: reading.logs(it, flow_uuid, atom_uuid)
+        )
+
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
 
@@ -224,9 +229,10 @@ class SQLConnection(base.Connection):
         *,
         flow_row: bool = True,
         items: base.ItemChanges = base.NO_ITEMS,
+        logs: Sequence[models.LogChunk] = (),
         lease: leases.Lease | None = None,
     ) -> None:
-        turn = writing.turn_of(flow if flow_row else flow.uuid, atoms, items)
+        turn = writing.turn_of(flow if flow_row else flow.uuid, atoms, items, logs=logs)
 
         if lease is not None and self._backend.has_fast_turns:
             crashpoint("sql.before-save")

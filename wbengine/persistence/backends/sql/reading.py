@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import exceptions
+from wbengine import exceptions, task_logs
 from wbengine.persistence import base, models, trees
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.persistence.backends.sql.rows import Row
@@ -16,7 +17,7 @@ from wbengine.persistence.changes import turn_in
 
 __all__ = [
     "atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "latest_turn", "lease",
-    "missing",
+    "logs", "missing",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -40,6 +41,12 @@ _ITEMS_OF_FLOW: Final = _select(
     f"JOIN {_ATOMS} ON {_ITEMS}.atom_uuid = {_ATOMS}.uuid WHERE {_ATOMS}.flow_uuid = :uuid"
     f" ORDER BY {_ITEMS}.atom_uuid, {_ITEMS}.attempt, {_ITEMS}.item",
 )
+_LOGS_OF_FLOW: Final = _select(
+    tables.LOGS,
+    f"JOIN {_ATOMS} ON {tables.LOGS.name}.atom_uuid = {_ATOMS}.uuid"
+    f" WHERE {_ATOMS}.flow_uuid = :uuid ORDER BY {tables.LOGS.name}.id",
+)
+_LOGS_OF_ATOM: Final = _select(tables.LOGS, "WHERE atom_uuid = :uuid ORDER BY id")
 _ITEMS_OF_ATOM: Final = _select(tables.ITEMS, "WHERE atom_uuid = :uuid ORDER BY attempt, item")
 _ATOMS_SINCE: Final = _select(
     tables.ATOMS, "WHERE flow_uuid = :uuid AND changed > :since ORDER BY changed, id"
@@ -85,6 +92,20 @@ def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
     if record.items is not None:
         _fill(record, row["flow_uuid"], _rows(connection, _ITEMS_OF_ATOM, uuid=uuid))
     return record
+
+
+def logs(connection: sa.Connection, flow_uuid: str, atom_uuid: str | None) -> list[models.LogChunk]:
+    _one(connection, _FLOW, "flow detail", flow_uuid)
+    statement = _LOGS_OF_FLOW if atom_uuid is None else _LOGS_OF_ATOM
+    return [
+        models.LogChunk(
+            row["atom_uuid"],
+            row["attempt"],
+            row["item"],
+            task_logs.lines_of({"lines": json.loads(row["logged"])}),
+        )
+        for row in _rows(connection, statement, uuid=atom_uuid or flow_uuid)
+    ]
 
 
 def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:

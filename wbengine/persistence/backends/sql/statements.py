@@ -15,6 +15,7 @@ _BOOKS: Final = tables.BOOKS.name
 _FLOWS: Final = tables.FLOWS.name
 _ATOMS: Final = tables.ATOMS.name
 _ITEMS: Final = tables.ITEMS.name
+_LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
 
 #: The first insertion decides where a record belongs.
@@ -52,6 +53,13 @@ class Statements:
         self.put_atoms = _upsert(dialect, rows.ATOM, "changed")
         self.put_items = _upsert(dialect, rows.ITEM, "changed")
         self.touch_atoms = sa.text(f"UPDATE {_ATOMS} SET changed = :changed WHERE uuid = :uuid")
+        self.put_logs = sa.text(
+            f"INSERT INTO {_LOGS} (atom_uuid, attempt, item, logged)"
+            " VALUES (:atom_uuid, :attempt, :item, :logged)"
+        )
+        self.forget_logs = sa.text(
+            f"DELETE FROM {_LOGS} WHERE atom_uuid = :atom_uuid AND attempt <= :oldest"
+        )
         self.forget_items = sa.text(
             f"DELETE FROM {_ITEMS} WHERE atom_uuid = :atom_uuid AND attempt <> :attempt"
         )

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "METADATA", "OUTLINES", "VERSION_TABLE", "select",
+    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LOGS", "METADATA", "OUTLINES", "VERSION_TABLE",
+    "select",
 ]  # fmt: skip
 
 #: Where alembic keeps which revision the layout is of.
@@ -137,6 +138,22 @@ ITEMS: Final = sa.Table(
     _count("changed"),
     sa.PrimaryKeyConstraint("atom_uuid", "attempt", "item", name="pk_wbe_itemdetails"),
     _inside("wbe_itemdetails", "atom_uuid", "wbe_atomdetails"),
+    **dialects.TABLE,
+)
+
+#: What tasks logged, in the order in which it was written.
+LOGS: Final = sa.Table(
+    "wbe_logs",
+    METADATA,
+    _number(),
+    _key("atom_uuid"),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+    # Of a Map; -1: of the atom itself.
+    sa.Column("item", sa.BigInteger, nullable=False),
+    # JSON: [[unix seconds, level, logger, text], ...]
+    _text("logged", nullable=False),
+    _inside("wbe_logs", "atom_uuid", "wbe_atomdetails"),
+    sa.Index("ix_wbe_logs", "atom_uuid", "attempt"),
     **dialects.TABLE,
 )
 

@@ -6,6 +6,7 @@ Who changes what belongs to a flow locks the flow's row first: so nobody takes i
 from __future__ import annotations
 
 import itertools
+import json
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +43,7 @@ class Turn:
     items: list[rows.Row] = field(default_factory=list)
     #: Attempts that begin: items of any others are not needed any more.
     begun: list[rows.Row] = field(default_factory=list)
+    logs: list[rows.Row] = field(default_factory=list)
 
     def number_rows(self, number: int) -> list[rows.Row]:
         """Let all be of turn `number`; returns the atoms of which only items changed."""
@@ -60,6 +62,8 @@ class Turn:
             (statements.forget_items, self.begun),
             (statements.put_items, self.items),
             (statements.touch_atoms, touched),
+            (statements.forget_logs, [row for row in self.logs if row["oldest"] > 0]),
+            (statements.put_logs, self.logs),
         )
         return ((statement, found) for statement, found in parts if found)
 
@@ -67,7 +71,7 @@ class Turn:
         self, connection: sa.Connection, statements: Statements, lease: leases.Lease | None = None
     ) -> None:
         """Write what is in a flow that is locked, each kind of row with one statement."""
-        if not (self.atoms or self.items):
+        if not (self.atoms or self.items or self.logs):
             return
         if lease is not None:
             number = _number(lease)
@@ -82,6 +86,7 @@ def turn_of(
     atoms: Iterable[models.AtomDetail],
     items: base.ItemChanges = base.NO_ITEMS,
     book_uuid: str | None = None,
+    logs: Iterable[models.LogChunk] = (),
 ) -> Turn:
     """Make the rows of records: before the transaction, for it takes the most time, and may fail.
 
@@ -102,6 +107,16 @@ def turn_of(
             tree = trees.tree_of(item)
             index = tree.pop("index")
             made.items.append(rows.ITEM.row(tree, atom_uuid=atom_uuid, item=index))
+    for chunk in logs:
+        made.logs.append(
+            {
+                "atom_uuid": chunk.atom_uuid,
+                "attempt": chunk.attempt,
+                "oldest": chunk.attempt - base.LOGGED_ATTEMPTS,
+                "item": chunk.item,
+                "logged": json.dumps(chunk.lines),
+            }
+        )
     return made
 
 
@@ -131,7 +146,8 @@ def write_on_driver(
 
 def is_statement(statements: Statements, turn: Turn) -> bool:
     """Whether to write a turn on the driver is a single statement."""
-    return len(turn.atoms) in statements.atom_turns and not (turn.flow or turn.items or turn.begun)
+    more = turn.flow or turn.items or turn.begun or turn.logs
+    return len(turn.atoms) in statements.atom_turns and not more
 
 
 def as_statement(
@@ -139,9 +155,11 @@ def as_statement(
 ) -> tuple[sa.TextClause, dict[str, Any]] | None:
     """A turn under a lease as one statement, and the values in that; for PostgreSQL.
 
-    It may be executed twice: it writes whole rows.  None: it is so large that the rows, which go
-    as JSON, would take longer that way.
+    It may be executed twice: it writes whole rows.  None: it adds to logs; or it is so large that
+    the rows, which go as JSON, would take longer that way.
     """
+    if turn.logs:
+        return None
     number = _number(lease)
     touched = [row["uuid"] for row in turn.number_rows(number)]
     given = {"atoms": turn.atoms, "items": turn.items, "begun": turn.begun}

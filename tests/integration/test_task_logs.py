@@ -1,0 +1,229 @@
+"""What tasks log is kept with their flow, wherever they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.contract import places
+from tests.support import logging_tasks as tasks
+from tests.support import servers, workers
+from tests.support.waiting import until
+from wbengine import engines, exceptions, operations, states, task_logs
+from wbengine.dashboard import create_app
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends, base
+from wbengine.views import logs
+from wbengine.views.redaction import Redactor
+
+SECRET = "s3cr3t-of-the-flow"
+
+
+@pytest.fixture(params=["memory", "dir", "sqlite", "mysql", "postgresql"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
+) -> Iterator[base.Backend]:
+    with contextlib.ExitStack() as stack:
+        conf: Any = "memory"
+        if request.param != "memory":
+            conf = stack.enter_context(places.place(request.param, tmp_path, database_servers))
+        yield stack.enter_context(backends.backend(conf))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[base.Backend]:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
+        yield made
+
+
+def run(flow: Any, store: base.Backend, **options: Any) -> str:
+    """Run a flow, whatever becomes of it; its uuid."""
+    engine = engines.load(flow, backend=store, **options)
+    with contextlib.suppress(RuntimeError, exceptions.WrappedFailure):
+        engine.run()
+    return str(engine.storage.flow_uuid)
+
+
+def read(store: base.Backend, uuid: str, *which: Any) -> list[logs.LogLine]:
+    with contextlib.closing(store.get_connection()) as connection:
+        return logs.read(connection, uuid, *which, redactor=Redactor())
+
+
+def texts(lines: list[logs.LogLine]) -> dict[str, list[str]]:
+    found = defaultdict(list)
+    for line in lines:
+        found[line.task].append(line.text)
+    return dict(found)
+
+
+EXPECTED = {
+    "talker": ["talker works with ***"],
+    "async": ["async begins", "async in a thread"],
+}
+INPUTS = {"password": SECRET, "numbers": [3, 4, 5]}
+
+
+def check(lines: list[logs.LogLine]) -> None:
+    found = texts(lines)
+    items = {line.item: line.text for line in lines if line.task == "m"}
+    assert items == {0: "doubling 3", 1: "doubling 4", 2: "doubling 5"}
+    assert {name: found.get(name) for name in EXPECTED} == EXPECTED
+    assert found.keys() == {*EXPECTED, "m"}
+    assert {line.logger for line in lines} == {"tests.logging_tasks"}
+
+
+def test_logs_are_kept_in_every_store(store: base.Backend) -> None:
+    check(read(store, run(tasks.flow(), store, inputs=INPUTS)))
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_logs_of_threads_and_child_processes_are_kept(kept: base.Backend, executor: str) -> None:
+    uuid = run(tasks.flow(), kept, inputs=INPUTS, engine="parallel", executor=executor)
+    check(read(kept, uuid))
+
+
+@pytest.mark.parametrize("pool", ["--threads", "--processes"])
+def test_logs_of_workers_are_kept(kept: base.Backend, pool: str, tmp_path: Path) -> None:
+    url = f"filesystem://{tmp_path / 'broker'}"
+    arguments = ["--url", url, "--topic", "t", "--tasks", "tests.support.logging_tasks", pool, "2"]
+    with workers.workers(tmp_path, *arguments):
+        uuid = run(tasks.flow(), kept, inputs=INPUTS, engine="worker-based", url=url)
+        check(read(kept, uuid))
+
+
+def test_reversions_and_exceptions_are_told_by_attempt(kept: base.Backend) -> None:
+    flow = linear_flow.Flow("f").add(tasks.Talker("talker"), tasks.Failing("failing"))
+    uuid = run(flow, kept, inputs=INPUTS)
+    lines = read(kept, uuid)
+    assert [(line.task, line.attempt, line.level) for line in lines] == [
+        ("talker", 1, "INFO"), ("failing", 1, "ERROR"), ("talker", 2, "WARNING"),
+    ]  # fmt: skip
+    assert lines[1].text.startswith("failing tried\nTraceback ")
+    assert lines[1].text.endswith("ValueError: in vain")
+    assert read(kept, uuid, "talker", 2) == lines[2:]
+    with pytest.raises(exceptions.NotFound, match=r"no task 'taker' .*did you mean 'talker'"):
+        read(kept, uuid, "taker")
+
+
+def test_execution_that_logs_too_much_keeps_its_beginning(kept: base.Backend) -> None:
+    uuid = run(linear_flow.Flow("f").add(tasks.Chatty("chatty")), kept)
+    *lines, last = read(kept, uuid)
+    assert [line.text.split()[1] for line in lines] == [str(n) for n in range(len(lines))]
+    size = sum(len(line.text) for line in lines)
+    assert task_logs.MOST_CHARACTERS - 200 < size <= task_logs.MOST_CHARACTERS
+    assert last.text == f"{5000 - len(lines)} more lines are not kept"
+
+
+def test_long_task_is_heard_while_it_runs(kept: base.Backend) -> None:
+    engine = engines.load(
+        linear_flow.Flow("f").add(tasks.Forever("forever")), backend=kept, engine="parallel"
+    )
+    uuid = engine.storage.flow_uuid
+    running = threading.Thread(target=run_quietly, args=(engine,))
+    running.start()
+    try:
+        until(lambda: read(kept, uuid))
+    finally:
+        engine.cancel()
+        running.join()
+
+
+def run_quietly(engine: Any) -> None:
+    with contextlib.suppress(exceptions.WbengineException):
+        engine.run()
+
+
+def test_logs_are_not_kept_if_nobody_wants_them(kept: base.Backend) -> None:
+    assert read(kept, run(tasks.flow(), kept, inputs=INPUTS, keep_logs=False)) == []
+
+
+def test_logs_of_few_attempts_are_kept(store: base.Backend) -> None:
+    """Those of the latest `LOGGED_ATTEMPTS`."""
+    flow = linear_flow.Flow("f").add(tasks.Talker("talker"))
+    uuid = run(flow, store, inputs=INPUTS)
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+        (chunk,) = connection.get_logs(uuid)
+        for attempt in range(2, base.LOGGED_ATTEMPTS + 5):
+            new = [chunk._replace(attempt=attempt)]
+            connection.save_changes(detail, (), flow_row=False, logs=new)
+        found = [kept.attempt for kept in connection.get_logs(uuid)]
+    assert found == list(range(5, base.LOGGED_ATTEMPTS + 5))
+
+
+def test_moved_and_imported_flows_have_their_logs(store: base.Backend, tmp_path: Path) -> None:
+    uuid = run(tasks.flow(), store, inputs=INPUTS)
+    document = json.loads(json.dumps(operations.export(store, uuid)))
+    with backends.backend("memory") as first, backends.backend(f"dir://{tmp_path}/new") as second:
+        operations.import_flow(first, document)
+        assert len(list(operations.move(store, second))) == 1
+        assert read(first, uuid) == read(second, uuid) == read(store, uuid) != []
+
+
+def test_logs_go_with_their_flow(store: base.Backend) -> None:
+    uuid = run(tasks.flow(), store, inputs=INPUTS)
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.destroy_flow(uuid)
+        with pytest.raises(exceptions.NotFound):
+            connection.get_logs(uuid)
+
+
+def test_dashboard_shows_the_log_of_a_task(kept: base.Backend) -> None:
+    uuid = run(tasks.flow(), kept, inputs=INPUTS)
+    token = "a-token-of-some-length-0123456789"
+    with TestClient(create_app(kept, token=token), base_url="http://127.0.0.1:8585") as client:
+        client.get("/", params={"token": token})
+        told = client.get(f"/api/v1/flows/{uuid}/logs", params={"task": "m"}).json()
+        assert sorted(line["text"] for line in told["lines"]) == [
+            "doubling 3", "doubling 4", "doubling 5",
+        ]  # fmt: skip
+        (atom,) = {line.uuid for line in read(kept, uuid, "talker")}
+        page = client.get(f"/flows/{uuid}/atoms/{atom}").text
+    assert re.search(r"INFO talker works with \*\*\*", page) and SECRET not in page
+
+
+def test_program_of_its_own_factory_of_records_goes_on(
+    kept: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was set before makes the records."""
+    made: list[str] = []
+    before = logging.getLogRecordFactory()
+
+    def factory(*args: Any, **options: Any) -> logging.LogRecord:
+        record = before(*args, **options)
+        made.append(record.getMessage())
+        return record
+
+    logging.setLogRecordFactory(factory)
+    try:
+        run(linear_flow.Flow("f").add(tasks.Talker("talker")), kept, inputs=INPUTS)
+    finally:
+        logging.setLogRecordFactory(before)
+    assert f"talker works with {SECRET}" in made
+
+
+def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
+    kept: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(tasks.task.Task):
+        def execute(self) -> None:
+            tasks.LOG.info("nul \0 and a lone \ud800 surrogate")
+            tasks.LOG.info("%d", "no number")
+
+    monkeypatch.setattr(tasks.LOG, "propagate", False)  # no console would take them either
+    uuid = run(linear_flow.Flow("f").add(Odd("odd")), kept)
+    assert list(map(ascii, texts(read(kept, uuid))["odd"])) == [
+        r"'nul \x00 and a lone \ud800 surrogate'", "'%d'",
+    ]  # fmt: skip
+    with contextlib.closing(kept.get_connection()) as connection:
+        assert connection.get_flow_details(uuid).state == states.SUCCESS

@@ -1,0 +1,73 @@
+"""Tasks that log while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from wbengine import task
+from wbengine.patterns import linear_flow
+
+LOG = logging.getLogger("tests.logging_tasks")
+LOG.setLevel(logging.INFO)
+
+
+class Talker(task.Task):
+    """Executing and reverting, each says a line; it hears of a secret."""
+
+    def execute(self, password: str) -> str:
+        LOG.info("%s works with %s", self.name, password)
+        return "done"
+
+    def revert(self, **_: Any) -> None:
+        LOG.warning("%s undoes it", self.name)
+
+
+class AsyncTalker(task.Task):
+    async def execute(self) -> None:
+        LOG.info("%s begins", self.name)
+        await asyncio.to_thread(LOG.info, "%s in a thread", self.name)
+
+
+class Silent(task.Task):
+    def execute(self) -> None:
+        LOG.debug("nobody wants this")
+
+
+class Failing(task.Task):
+    def execute(self) -> None:
+        try:
+            raise ValueError("in vain")
+        except ValueError:
+            LOG.exception("%s tried", self.name)
+        raise RuntimeError("gave up")
+
+
+class Chatty(task.Task):
+    def execute(self) -> None:
+        for number in range(5000):
+            LOG.info("%s", f"line {number} " + "x" * 100)
+
+
+class Forever(task.Task):
+    """Logs until it is cancelled."""
+
+    def execute(self) -> None:
+        while not self.cancelled:
+            LOG.info("%s goes on", self.name)
+            time.sleep(0.05)
+
+
+@task.task
+def double(number: int) -> int:
+    LOG.info("doubling %d", number)
+    return 2 * number
+
+
+def flow() -> Any:
+    mapped = task.Map(double(), over="numbers", item="number", name="m")
+    return linear_flow.Flow("f").add(
+        Talker("talker"), AsyncTalker("async"), Silent("silent"), mapped
+    )

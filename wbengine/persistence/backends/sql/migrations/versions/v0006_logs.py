@@ -1,0 +1,14 @@
+"""A table of what tasks logged."""
+
+from __future__ import annotations
+
+from alembic import op
+
+from wbengine.persistence.backends.sql import tables
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    tables.LOGS.create(op.get_bind(), checkfirst=True)

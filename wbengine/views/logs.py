@@ -1,0 +1,69 @@
+"""What the tasks of a flow logged, as people look at it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from wbengine import _names, exceptions
+from wbengine.persistence import base
+from wbengine.views import formatting
+from wbengine.views.redaction import Redactor
+
+__all__ = ["LogLine", "read"]
+
+
+class LogLine(NamedTuple):
+    """What a task logged once: under which attempt at it, as which item of a Map (None: it is no
+    Map), when (unix seconds, on the clock of its worker), at which level, by which logger."""
+
+    task: str
+    uuid: str
+    attempt: int
+    item: int | None
+    at: float
+    level: str
+    logger: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "at": formatting.iso(self.at)}
+
+
+def read(
+    connection: base.Connection,
+    uuid: str,
+    task: str | None = None,
+    attempt: int | None = None,
+    *,
+    redactor: Redactor,
+) -> list[LogLine]:
+    """The lines of a flow, or of one of its tasks (a name or a uuid), in the order of their times.
+
+    Secrets of the flow's records are masked.
+
+    :raises NotFound: the flow is not kept, or has no such task.
+    """
+    detail = connection.get_flow_details(uuid)
+    names = {atom.uuid: atom.name for atom in detail}
+    wanted = None
+    if task is not None:
+        wanted = next((one for one, name in names.items() if task in (one, name)), None)
+        if wanted is None:
+            near = _names.hint(task, names.values())
+            raise exceptions.NotFound(f"there is no task {task!r} in flow {uuid}{near}")
+    redactor = redactor.with_secrets_of_flow(detail)
+    found = [
+        LogLine(
+            names[chunk.atom_uuid],
+            chunk.atom_uuid,
+            chunk.attempt,
+            None if chunk.item < 0 else chunk.item,
+            *line,
+        )
+        for chunk in connection.get_logs(uuid, wanted)
+        if chunk.atom_uuid in names and attempt in (None, chunk.attempt)
+        for line in chunk.lines
+    ]
+    found.sort(key=lambda line: line.at)
+    texts = redactor.texts(line.text for line in found)
+    return [line._replace(text=text) for line, text in zip(found, texts, strict=True)]
