@@ -38,8 +38,7 @@ class Call:
     always_begins: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.args = tuple(self.args)
-        if self.limit == UNLIMITED:
+        if self.limit is not UNLIMITED and self.limit == UNLIMITED:
             self.limit = UNLIMITED
 
     def complete(self, value: Any) -> None:

@@ -247,7 +247,7 @@ class Pool(abc.ABC):
                 call.state = OVER
                 raise RuntimeError(f"pool {self._name!r} was stopped")
             self._queue.append(call)
-            if not (lazily and self.in_done):
+            if not self._waking and not (lazily and self.in_done):
                 self._wake()
         return call
 
