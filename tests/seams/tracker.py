@@ -285,8 +285,11 @@ class Tracker:
         max_resends: int = 3,
         capacity: int | None = None,
         plain: bool = False,
+        rows_decide: bool = False,
     ) -> None:
-        """`capacity`: so many requests of a queue are in the broker at most (None: as usual);
+        """`rows_decide`: outcomes are read in the ledger.
+
+        `capacity`: so many requests of a queue are in the broker at most (None: as usual);
         `plain`: the workers are TaskFlow's.
         """
         self._clock = clock
@@ -314,6 +317,7 @@ class Tracker:
         )
         self._recovery = self._tracker.recovery
         self._tracker.plain = plain
+        self._tracker.rows_decide = rows_decide
         if capacity is not None:
             self._tracker._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
 

@@ -66,6 +66,8 @@ class Engine(Process):
             on_worker_lost=world.setting.on_worker_lost,
             max_resends=MAX_RESENDS,
             capacity=world.setting.capacity,
+            # As where the ledger is not the broker's own.
+            rows_decide=self.line is not None and not world.broker.model.ours,
         )
         self.evidence = world.judge.evidence(self)
 

@@ -61,6 +61,8 @@ class Worker(Process):
         self.untold: dict[server.Job, Letter] = {}
         #: What holds no slot any more, although it is not acknowledged yet.
         self.released: set[Message] = set()
+        #: What could not be stored, until when.
+        self.unstored: deque[tuple[float, server.Job, env.Envelope]] = deque()
         self.next_beat = self.now
         self.renewed = -100.0
         self.stopping = False
@@ -141,6 +143,8 @@ class Worker(Process):
                 self.claim(job)
             case server.Run(job):
                 self.run(job)
+            case server.Finish(job, message) if not self.world.broker.model.ours:
+                self.finish(job, message)
             case server.Finish(job, message):
                 self.send_end(job, message, partial(self.store, job, env.freeze(message)))
             case server.Check(job):
@@ -225,6 +229,20 @@ class Worker(Process):
         self.do([effect for effect in effects if not isinstance(effect, server.Answer)])
         return not fenced
 
+    def finish(self, job: server.Job, message: env.Envelope) -> None:
+        """Store it in a ledger that is not the broker's own, once that is there; then answer."""
+        assert self.line is not None
+        if self.line.ails:
+            self.unstored.append((self.world.now + PAUSE, job, message))
+            try:
+                self.line.finish(job.id, job.epoch, self.name, env.freeze(message))
+            except exc.LedgerFailure:
+                pass  # it may have been done all the same
+        elif self.store(job, env.freeze(message)):
+            self.send_end(job, message)
+        else:
+            self.withdraw_running(job)
+
     def release(self, job: server.Job) -> None:
         assert self.line is not None
         released = False
@@ -303,6 +321,8 @@ class Worker(Process):
             found = min(found, at)
         if self.unhurried:
             found = min(found, self.unhurried[0][0])
+        if self.unstored:
+            found = min(found, self.unstored[0][0])
         return max(found, self.world.now)
 
     def on_time(self) -> None:
@@ -310,6 +330,8 @@ class Worker(Process):
         self.hasten()
         for job in [job for job, at in self.running.items() if at <= now]:
             self.end(job)
+        while self.unstored and self.unstored[0][0] <= now:
+            self.finish(*self.unstored.popleft()[1:])
         if self.world.broker.model.redelivers:
             self.acknowledge_early()
         if self.now >= self.next_beat:

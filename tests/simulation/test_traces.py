@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.kinds import One, Two
-from tests.simulation.world import World
+from tests.simulation.world import Setting, World
 from wbengine import exceptions as exc
 
 #: What went wrong -> the world, and the steps.
@@ -322,10 +322,10 @@ def test_copy_that_was_held_up_is_left_alone_by_who_never_saw_another() -> None:
 
 
 def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
-    """While the broker is away nothing is stored, but whoever holds the row lives; and somebody
-    goes on with the flow, who has only the ledger to ask.
+    """While a broker is away that is the ledger, too, nothing is stored, but whoever holds the row
+    lives; and somebody goes on with the flow, who has only the ledger to ask.
     """
-    world = World()
+    world = World(Setting("folder"))
     engine = world.new_engine()
     engine.begin()
     worker = world.new_worker([One], 1)
@@ -341,6 +341,23 @@ def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
     assert atom.state == "RUNNING"
     world.pass_time(30.0)
     assert atom.outcome == 1
+    world.heal()
+
+
+def test_what_was_stored_while_the_broker_was_away_is_found_in_the_ledger() -> None:
+    world = World()
+    engine = world.new_engine()
+    engine.begin()
+    worker = world.new_worker([One], 1)
+    world.pass_time(1.0)
+    atom = world.new_atom(One, 5.0)
+    flow = world.new_flow(engine, [atom])
+    world.pass_time(1.0)
+    world.go_down(100.0, "nothing")
+    world.end(engine)
+    world.resume(flow)
+    world.pass_time(60.0)
+    assert not worker.running and atom.outcome == 1
     world.heal()
 
 

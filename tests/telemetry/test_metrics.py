@@ -23,8 +23,9 @@ from wbengine import engines, exceptions, invocation, retry, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import life
-from wbengine.engines.worker_based.worker_side import describing, jobs
+from wbengine.engines.worker_based.worker_side import jobs
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.telemetry import labels, metrics, names
 
@@ -422,7 +423,7 @@ def test_no_name_spoils_a_page(registry: CollectorRegistry) -> None:
 
 
 def test_topics_are_named_by_their_queues() -> None:
-    queue = describing.queue_name("exchange", "video.hd", ["a.Task"])
+    queue = env.queue_name("exchange", "video.hd", ["a.Task"])
     assert queue != "video.hd" and labels.of_topic(queue) == "video.hd"
     assert labels.of_topic("video.hd") == "video.hd"  # of TaskFlow's workers
     assert labels.of_topic(None) == labels.of_topic("") == ""

@@ -180,12 +180,12 @@ def test_wrong_orders() -> None:
 
 
 def test_names_of_queues_depend_on_all_that_matters() -> None:
-    one = describing.queue_name("x", "t", ["a", "b"])
-    assert one == describing.queue_name("x", "t", ["b", "a"])
+    one = env.queue_name("x", "t", ["a", "b"])
+    assert one == env.queue_name("x", "t", ["b", "a"])
     assert one.startswith("t.")
     others = [("y", "t", ["a", "b"]), ("x", "u", ["a", "b"]), ("x", "t", ["a"])]
-    assert len({one, *(describing.queue_name(*other) for other in others)}) == 4
-    assert len(describing.queue_name("x", "t" * 120, ["a"])) <= 120
+    assert len({one, *(env.queue_name(*other) for other in others)}) == 4
+    assert len(env.queue_name("x", "t" * 120, ["a"])) <= 120
 
 
 def test_a_banner_names_a_few_tasks() -> None:

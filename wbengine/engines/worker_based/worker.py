@@ -269,10 +269,7 @@ class Worker:
     def _name_queues(self) -> dict[str, str]:
         if self._interop:
             return {name: name for name in self._topics}
-        return {
-            name: describing.queue_name(self._exchange, name, self._offered)
-            for name in self._topics
-        }
+        return {name: env.queue_name(self._exchange, name, self._offered) for name in self._topics}
 
     def _make_core(
         self,
@@ -394,6 +391,7 @@ class Worker:
             found = ledgers.choose(place, target, "worker", result_ttl=kept)
             ledgers.fuse(found, target, self.identity)
             self._runner.ledger = self._beats.ledger = found
+            self._runner.apart = ledgers.is_apart(found, place, target)
             self._server.ledger = found.digest if found is not None else None
 
         return open_ledger

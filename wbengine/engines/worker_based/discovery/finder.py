@@ -152,6 +152,7 @@ class ProxyWorkerFinder:
     this engine that a worker says it runs.  `holds(identity)` tells whether a worker owes an answer
     here: those who do beat each period, the others are heard of when they are asked.  `served` of a
     topic tells whether somebody takes from its queue: TaskFlow's workers are silent when busy.
+    `exchange` is where workers take requests from; None: whatever queue they announce is theirs.
 
     While `hurry` is set they are asked each period (of a large fleet, less often), else six times
     as seldom: whoever starts, stops or changes tells so to all by himself.
@@ -166,6 +167,7 @@ class ProxyWorkerFinder:
         worker_expiry: float | None = 60,
         *,
         interop: bool = False,
+        exchange: str | None = None,
         on_change: Callable[[set[str], list[TopicWorker]], None] | None = None,
         on_ids: Callable[[str, Collection[str]], None] | None = None,
         holds: Callable[[str], bool] | None = None,
@@ -181,6 +183,7 @@ class ProxyWorkerFinder:
         self._beat_periodicity = beat_periodicity
         self._expiry = worker_expiry if worker_expiry and worker_expiry > 0 else None
         self._interop = interop
+        self._exchange = exchange
         self._on_change = on_change
         self._on_ids = on_ids
         self._holds = holds
@@ -341,7 +344,7 @@ class ProxyWorkerFinder:
         topic = data.get("topic")
         if topic is None:
             return  # a question of another engine
-        if not self._listens_to(topic) or not _sound(notify, topic):
+        if not (self._listens_to(topic) and _sound(notify, topic) and self._owns(notify, topic)):
             return
         gained: set[str] = set()
         lost: list[TopicWorker] = []
@@ -383,6 +386,18 @@ class ProxyWorkerFinder:
     def _listens_to(self, topic: str) -> bool:
         words = topic.split(".")
         return not self._patterns or any(routing.matches(p, words) for p in self._patterns)
+
+    def _owns(self, notify: env.Envelope, topic: str) -> bool:
+        """Whether a worker announces the queue that is that of its topic and its tasks: requests go
+        to no other one, whoever asks for them.
+        """
+        if self._interop or self._exchange is None or not notify.body["tasks"]:
+            return True
+        queue = notify.text(env.WBE_QUEUE)
+        if queue == env.queue_name(self._exchange, topic, notify.body["tasks"]):
+            return True
+        LOG.warning("ignored an announcement: %.80r is no queue for its tasks", queue or topic)
+        return False
 
     def _rank(self, queue: str) -> int:
         # A queue belongs to one topic; any of its workers can say which.

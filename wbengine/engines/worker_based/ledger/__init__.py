@@ -154,6 +154,15 @@ def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
     return True
 
 
+def is_apart(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
+    """Whether a ledger is in another place than the broker's own: who may publish there need not
+    be able to write rows.
+    """
+    if ledger is None or place is None:
+        return False
+    return target.redis is None or getattr(ledger, "place", None) != target.redis
+
+
 def _of_broker(url: str) -> base.Ledger:
     hub = brokers.hub(brokers.hub_name(url))
     with hub.lock:

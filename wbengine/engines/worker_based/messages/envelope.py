@@ -5,9 +5,10 @@ And the answers of workers, as they are made, kept, and read again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,6 +116,20 @@ BEAT: Final = "beat"
 #: Routing keys of the topic exchange that reach every worker, and every engine.
 ALL_WORKERS: Final = "wbe.workers"
 ALL_ENGINES: Final = "wbe.engines"
+
+
+#: So much of its topic is in the name of a queue, which cannot be longer than a topic.
+_TOPIC_SHOWN: Final = 100
+
+
+def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
+    """The queue of all workers that offer these tasks on this topic of this exchange.
+
+    It begins with the topic, for people; other exchanges of the same broker have queues of theirs.
+    Engines use no queue of another name, whatever is announced.
+    """
+    text = "\n".join((exchange, topic, *sorted(names)))
+    return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 @dataclass(slots=True, eq=False)

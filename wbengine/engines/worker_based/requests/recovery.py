@@ -45,6 +45,7 @@ from wbengine.engines.worker_based.requests.tracked import (
     EXPIRY,
     LOOKUP,
     LOST,
+    REFUSED,
     REPUBLISH,
     TIMEOUT,
     UNSEEN,
@@ -513,7 +514,11 @@ class Recovery:
             if tracked.lookups:
                 tracked.adopt(seen.result.number(env.WBE_EPOCH, tracked.epoch))
             _, receipt = self.early.pop(tracked.id, (None, None))
-            return self._tracker.on_response(seen.result, receipt, now)
+            return self._tracker.on_response(seen.result, receipt, now, stored=True)
+        if state == ledgers.ROW_CLAIMED and tracked.refused is not None:
+            tracked.refused = None  # who said so does not have it
+            if tracked.pending_outcome == REFUSED:
+                tracked.pending_outcome = None
         if state == ledgers.ROW_CLAIMED and holder is not None:
             gone = holder in (lost, tracked.lost) and not self._lives(holder, seen.silence)
             if tracked.lookups:
@@ -546,6 +551,8 @@ class Recovery:
         """No worker has it: its row is OPEN, or not made yet, or vanished."""
         if seen.state is None and tracked.opened:
             return self._gone(tracked, lost, now, rowless=True)  # it cannot be known who took it
+        if tracked.refused is not None and tracked.pending_outcome is None:
+            tracked.pending_outcome = REFUSED
         if tracked.pending_outcome is not None:
             ours = seen.epoch is None or seen.epoch <= tracked.number
             if seen.state is None:

@@ -37,6 +37,7 @@ REPUBLISH: Final = "republish"
 # Pending outcomes: how a request ends that turns out not to run.
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
+REFUSED: Final = "refused"
 
 # Why a request is searched for where there is no ledger: its message may be lost (its queue seems
 # not to have it: once, then twice), or its worker.
@@ -90,14 +91,16 @@ class TrackedRequest:
     since when.
 
     *Times*: it may be started from `eta` on, and up to `expires_at`.  `pending_outcome` is what it
-    ends with once it is certain that it does not run.
+    ends with once it is certain that it does not run; `refused` the failure that a worker answered
+    with, whose row has none.
     """
 
     __slots__ = (
         "_seqs", "asked_at", "born", "denied", "dispatched", "done", "epoch", "eta", "expires_at",
         "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost", "lowest_epoch",
-        "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran", "receipt", "request",
-        "resends", "sendings", "sent_at", "suspect", "task_cls", "unused_epoch", "worker",
+        "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran", "receipt", "refused",
+        "request", "resends", "sendings", "sent_at", "suspect", "task_cls", "unused_epoch",
+        "worker",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +133,7 @@ class TrackedRequest:
         self.worker: str | None = None
         self.lost: str | None = None
         self.pending_outcome: str | None = None
+        self.refused: ft.Failure | None = None
         self.suspect: str | None = None
         self.sent_at: float | None = None
         self.eta: float | None = None
@@ -281,6 +285,8 @@ class TrackedRequest:
     def failure_before_start(self) -> ft.Failure:
         """What it ends with by its `pending_outcome`."""
         name = self.invocation.task.name
+        if self.pending_outcome == REFUSED and self.refused is not None:
+            return self.refused
         if self.pending_outcome == EXPIRED:
             return ft.Failure.from_exception(
                 exc.Expired(f"task {name!r} was not started in the time that it had for that")

@@ -104,6 +104,9 @@ class RequestTracker:
         self.timeout = transition_timeout
         #: The digest of the ledger in which requests have their rows; None: there is none.
         self.ledger = ledger
+        #: Whether outcomes are read in the ledger, and answers only tell that there is one: whoever
+        #: may publish answers cannot write there.
+        self.rows_decide = False
         #: Whether the workers are TaskFlow's: answers have no numbers, so nothing is sent again.
         self.plain = False
         self.options = options
@@ -282,8 +285,11 @@ class RequestTracker:
 
     # Answers.
 
-    def on_response(self, answer: env.Envelope, receipt: Any, now: float) -> list[Effect]:
-        """A validated RESPONSE.  Idempotent: repeats, late and foreign ones change nothing.
+    def on_response(
+        self, answer: env.Envelope, receipt: Any, now: float, *, stored: bool = False
+    ) -> list[Effect]:
+        """A validated RESPONSE; `stored`: it is that of a row.  Idempotent: repeats, late and
+        foreign ones change nothing.
 
         The receipt of a terminal answer is acknowledged only once its outcome was `retired`.  What
         was sent to other names than this tracker's is no answer: all may publish to all engines.
@@ -300,6 +306,10 @@ class RequestTracker:
             effects = self.recovery.on_given_twice(tracked, answer, now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
+        if ends and self.rows_decide and not stored:
+            if answer.body["state"] == pr.FAILURE:
+                tracked.refused = env.value_of(answer)
+            return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
         effects = self.started(tracked, answer.text(env.WBE_WORKER), now, ends)
         if tracked.lookups and (self.ledger is None or env.WBE_ASK in answer.headers):
             tracked.lookups = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -18,9 +17,6 @@ from wbengine._terminal import visible
 _IDENTITY: Final = re.compile(r"([A-Za-z0-9-]{1,60})-([0-9]{1,10})-[0-9a-f]{8}")
 #: What it may begin with.
 _NAME: Final = re.compile("[A-Za-z0-9-]{1,60}")
-
-#: So much of its topic is in the name of a queue, which cannot be longer than a topic.
-_TOPIC_SHOWN: Final = 100
 
 #: So many tasks are named.
 _TASKS_SHOWN: Final = 5
@@ -60,15 +56,6 @@ def host_and_pid(identity: str) -> tuple[str, int] | tuple[None, None]:
     """What the name of a worker says of where it runs; of other names nothing is known."""
     found = _IDENTITY.fullmatch(identity)
     return (found[1], int(found[2])) if found is not None else (None, None)
-
-
-def queue_name(exchange: str, topic: str, names: Iterable[str]) -> str:
-    """The queue of all workers that offer these tasks on this topic of this exchange.
-
-    It begins with the topic, for people; other exchanges of the same broker have queues of theirs.
-    """
-    text = "\n".join((exchange, topic, *sorted(names)))
-    return f"{topic[:_TOPIC_SHOWN]}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def topics(named: str | Sequence[str]) -> tuple[str, ...]:

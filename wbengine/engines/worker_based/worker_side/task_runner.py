@@ -61,6 +61,8 @@ class TaskRunner:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
+        #: Whether that is in a place of its own: then engines believe what is stored there only.
+        self.apart = False
         #: When the last request came, on the monotonic clock.
         self.taken = -math.inf
         self._proxy = wire
@@ -217,7 +219,7 @@ class TaskRunner:
             self._send_end(OutgoingMessage(answer, self._ending, job))
             return
         message = OutgoingMessage(answer, self._storing, job)
-        if not self._proxy.target.ours:
+        if self.apart or not self._proxy.target.ours:
             # Another place, which may let one wait: beats have to go out meanwhile.
             self.store((message,))
             if message.withdrawn:
@@ -228,10 +230,13 @@ class TaskRunner:
         """Store what is about to be published; what must not be used is withdrawn."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
-        told = self.ledger.finish_many(
-            self.server.identity,
-            [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages],
-        )
+        holder = self.server.identity
+        ended = [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages]
+        told = self.ledger.finish_many(holder, ended)
+        while self.apart and any(isinstance(one, exc.LedgerFailure) for one in told):
+            if self._closed.wait(LEDGER_PAUSE):
+                break
+            told = self.ledger.finish_many(holder, ended)
         crashpoint("worker.after-finish")
         for message, stored in zip(messages, told, strict=True):
             job = message.correlation
