@@ -6,6 +6,7 @@ import contextlib
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -13,6 +14,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.support import spent
+from wbengine import task
 from wbengine.patterns import linear_flow, unordered_flow
 
 
@@ -204,6 +206,28 @@ def test_values_are_hidden_unless_they_are_to_be_shown(kept: story.Kept) -> None
     with client(kept, show_values=True) as browser:
         page = admitted(browser).get(f"{path}/atoms/{atom['uuid']}").text
         assert "fine &lt;script&gt;" in page
+
+
+def test_inputs_and_results_are_shown_as_trees() -> None:
+    """What holds others can be opened; secrets are masked, markup is text."""
+
+    class Placed(task.Task):
+        def execute(self, customer: Any, items: Any) -> Any:
+            return {"lines": [{"sku": item} for item in items], "token": story.CANARY, "of": {}}
+
+    kept = story.Kept()
+    inputs = {"customer": {"name": story.SCRIPT, "since": 1815}, "items": ["tea", "milk"]}
+    uuid = kept.run("order", linear_flow.Flow("order").add(Placed("place")), inputs)
+    with client(kept, show_values=True) as browser:
+        admitted(browser)
+        page = browser.get(f"/flows/{uuid}").text
+        (atom,) = re.findall(rf"/flows/{uuid}/atoms/([0-9a-f-]+)", page)[:1]
+        told = browser.get(f"/flows/{uuid}/atoms/{atom}").text
+    assert re.search(
+        r"<dt>customer</dt>.*?2 keys.*?<dt>since</dt><dd>.*?1815.*?2 items.*?tea", page
+    )
+    assert re.search(r"Returned.*?3 keys.*?<dt>lines</dt>.*?2 items.*?1 key.*?sku.*?milk", told)
+    assert story.CANARY not in told and story.SCRIPT not in page
 
 
 def test_without_a_broker_pages_say_so(guest: TestClient) -> None:

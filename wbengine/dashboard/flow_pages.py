@@ -144,8 +144,16 @@ class FlowPages:
             found = view.atom(wanted)
             if found is None:
                 raise exceptions.NotFound(f"there is no task {wanted} in this flow")
-            lines = self._state.store.logs(view.uuid, wanted)
-            return {"atom": found, "lines": lines[-LINES:], "left_out": max(0, len(lines) - LINES)}
+            store = self._state.store
+            lines = store.logs(view.uuid, wanted)
+            shows = found.result is not None and self._state.redactor.show_values
+            returned = store.returned(view.uuid, wanted) if shows else None
+            return {
+                "atom": found,
+                "left_out": max(0, len(lines) - LINES),
+                "lines": lines[-LINES:],
+                "returned": returned,
+            }
 
         return self._page(request, "atom", words)
 

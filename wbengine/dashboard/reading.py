@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbengine.dashboard import cache
 from wbengine.persistence import base as persistence
@@ -106,6 +106,14 @@ class Store:
         :raises NotFound: it is not kept.
         """
         return self._asked(uuid, lambda kept: kept.events(limit, after, latest_first))
+
+    def returned(self, uuid: str, atom: str) -> Any:
+        """What an atom of a flow returned, as far as it may be shown; None also if nothing did.
+
+        :raises NotFound: the flow, or the atom, is not kept.
+        """
+        record = self.reading(lambda each: each.get_atom_details(atom))
+        return self.redactor(uuid).value(record.last_results, record.name)
 
     def logs(self, uuid: str, task: str | None = None) -> list[logs.LogLine]:
         """What the tasks of a flow logged, or one of them.
