@@ -12,11 +12,13 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine.conductors import service
 from wbengine.engines.worker_based import worker
 from wbengine.persistence import backends, base
+from wbengine.schedules.ticks import Schedule
 
 if TYPE_CHECKING:
     from wbengine import dashboard
@@ -33,7 +35,7 @@ _PAGES: Final = ("starlette", "uvicorn", "jinja2", "sse_starlette")
 
 class DevServer:
     """A broker in a folder, a store, a worker with the tasks of `modules`, a conductor that runs
-    what is submitted there, and a dashboard where what that takes is installed.
+    what is submitted there and fires `schedules`, and a dashboard where that is installed.
 
     All of it is in `folder`; without one in a temporary folder, which is gone afterwards.  `port`
     is the dashboard's (0: any that is free; None: no dashboard).  A context manager.
@@ -50,6 +52,7 @@ class DevServer:
         port: int | None = 0,
         topic: str = "dev",
         concurrency: int | None = None,
+        schedules: Iterable[Schedule] = (),
     ) -> None:
         self._temporary = folder is None
         self.folder = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
@@ -70,7 +73,7 @@ class DevServer:
             with contextlib.closing(backend.get_connection()) as connection:
                 connection.upgrade()
             self._conductor = service.ConductorService(
-                backend, engine="workers", engine_options={"url": self.url}
+                backend, engine="workers", engine_options={"url": self.url}, schedules=schedules
             )
             self._site = None if port is None else self._make_site(port, backend)
         except BaseException:

@@ -66,6 +66,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.engines.worker_based.engine_side.resume": (5, ""),
     # services
     "wbengine.conductors": (6, ""),
+    "wbengine.schedules": (6, ""),
     "wbengine.listeners": (6, ""),
     "wbengine.formatters": (6, ""),
     "wbengine.views": (6, ""),

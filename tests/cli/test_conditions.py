@@ -64,6 +64,11 @@ OF_A_STORE: dict[Words, int] = {
     ("db", "current"): 0,
     ("db", "check"): 69,
     ("db", "prune", "--older-than", "30d", "--yes"): 0,
+    ("schedule", "ls"): 0,
+    ("schedule", "pause", "s"): 66,
+    ("schedule", "resume", "s"): 66,
+    ("schedule", "run", "s"): 66,
+    ("schedule", "rm", "s"): 66,
 }
 #: Commands that make a store where there is none, or say that there is none.
 OF_NO_STORE: dict[Words, int] = {
@@ -86,7 +91,7 @@ OF_NOBODY: tuple[Words, ...] = (
 #: Told of in tests of their own.
 ELSEWHERE: tuple[Words, ...] = (
     ("doctor",), ("dev",), ("serve",), ("db", "move"), ("flow", "import"), ("flow", "submit"),
-    ("queues", "retry"),
+    ("queues", "retry"), ("schedule", "add"),
 )  # fmt: skip
 
 #: What brings a store up to date, or only tells its version: no older one is an error for it.

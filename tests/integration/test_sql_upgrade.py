@@ -15,9 +15,11 @@ from alembic.runtime.migration import MigrationContext
 from tests.support import servers
 from wbengine import exceptions, states
 from wbengine._sql import dialects
+from wbengine.jobs import backends as boards
 from wbengine.persistence import backends, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import layout, tables
+from wbengine.schedules import Schedules
 
 KINDS = ("sqlite", "mysql", "postgresql")
 
@@ -50,18 +52,52 @@ def insert(connection: sa.Connection, table: str, **values: Any) -> None:
 # What each revision kept, in the words of its time: not to be changed once it was released. -------
 
 
-def fill_0005(connection: sa.Connection) -> None:
+def fill_0007(connection: sa.Connection) -> None:
     fill_rows(connection)
+    fill_jobs(connection)
+    connection.execute(sa.text("UPDATE wbe_jobs SET not_before = 4e9 WHERE uuid = 'later'"))
     insert(
-        connection, "wbe_jobs", uuid="job", board="default", name="j", priority=2,
-        details='{"store":{"x":1}}', book_uuid="book", book_name="a book", created=1, updated=2,
+        connection, "wbe_schedules", name="s", definition='{"factory":"f","every":60}',
+        next_tick=60, due=61.5,
     )  # fmt: skip
 
 
-def fill_0004(connection: sa.Connection) -> None:
-    """There was no table of jobs."""
+def fill_0006(connection: sa.Connection) -> None:
+    """There were no schedules, and a job that waited for its time had an owner without a name."""
     fill_rows(connection)
-    connection.execute(sa.text("DROP TABLE wbe_jobs"))
+    connection.execute(sa.text("DROP TABLE wbe_schedules"))
+    on_table = " ON wbe_jobs" if connection.dialect.name == "mysql" else ""
+    for index in ("ready", "priority"):
+        connection.execute(sa.text(f"DROP INDEX ix_wbe_jobs_{index}{on_table}"))
+    connection.execute(
+        sa.text("CREATE INDEX ix_wbe_jobs ON wbe_jobs (board, trashed, priority, id)")
+    )
+    connection.execute(sa.text("ALTER TABLE wbe_jobs DROP COLUMN not_before"))
+    fill_jobs(connection)
+    connection.execute(
+        sa.text("UPDATE wbe_jobs SET owner = '', owner_until = 4e9 WHERE uuid = 'later'")
+    )
+
+
+def fill_0005(connection: sa.Connection) -> None:
+    """There were no logs."""
+    fill_0006(connection)
+    connection.execute(sa.text("DROP TABLE wbe_logs"))
+
+
+def fill_jobs(connection: sa.Connection) -> None:
+    for uuid in ("job", "later"):
+        insert(
+            connection, "wbe_jobs", uuid=uuid, board="default", name="j", priority=2,
+            details='{"store":{"x":1}}', book_uuid="book", book_name="a book", created=1, updated=2,
+        )  # fmt: skip
+
+
+def fill_0004(connection: sa.Connection) -> None:
+    """There was no table of jobs, nor what came later."""
+    fill_rows(connection)
+    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs"):
+        connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
 def fill_rows(connection: sa.Connection) -> None:
@@ -119,6 +155,8 @@ FILLED: dict[str, Callable[[sa.Connection], None]] = {
     "0003": fill_0003,
     "0004": fill_0004,
     "0005": fill_0005,
+    "0006": fill_0006,
+    "0007": fill_0007,
 }
 #: When the book was made.
 CREATED = 1767323045.0
@@ -169,6 +207,17 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
         later = upgraded.get_connection()
         later.validate()
         check(later)
+        if revision >= "0005":
+            with boards.backend("b", "sql", persistence=upgraded) as board:
+                jobs = list(board.iterjobs())
+                assert [(job.uuid, job.state) for job in jobs] == [
+                    ("job", states.UNCLAIMED),
+                    ("later", states.UNCLAIMED),
+                ]
+                assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == ["job"]
+                with pytest.raises(exceptions.UnclaimableJob, match="waits for its time"):
+                    board.claim(jobs[1], "me")
+        assert len(Schedules(upgraded).all()) == (revision >= "0007")
         lease = later.take_lease("flow", "you", 60)
         flow = later.get_flow_details("flow")
         more = models.TaskDetail("more")
@@ -242,7 +291,7 @@ def test_what_was_begun_is_finished(
         assert isinstance(made, sql.SQLBackend)
         layout.upgrade(made.engine)
         with made.engine.begin() as raw:
-            FILLED["0005"](raw)
+            FILLED["0007"](raw)
             if kept is None:
                 raw.execute(sa.text("DROP TABLE wbe_itemdetails"))
                 raw.execute(sa.text("DROP INDEX ix_wbe_flowdetails_created ON wbe_flowdetails"))

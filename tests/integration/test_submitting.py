@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.contract import places
 from tests.support import conducted, servers
@@ -22,6 +23,7 @@ from wbengine import engines, exceptions, states
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands
@@ -160,6 +162,34 @@ def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: s
         soon.result(60)
     assert time.time() - began >= 1
     assert later.state == states.PENDING
+
+
+def test_look_for_work_passes_over_what_waits_by_an_index(store: persistence.Backend) -> None:
+    """Also where the database knows nothing yet of what is in the table."""
+    explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN", "postgresql": "EXPLAIN"}
+    rows = [{"uuid": f"u{number}", "when": 4e9 + number} for number in range(2000)]
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        engine: sa.Engine = store.engine  # type: ignore[attr-defined]
+        with engine.begin() as raw:
+            raw.execute(
+                sa.text(
+                    "INSERT INTO wbe_jobs (uuid, board, name, priority, created, updated,"
+                    " not_before) VALUES (:uuid, 'default', 'n', 2, 0, 0, :when)"
+                ),
+                rows,
+            )
+        told = {"board": "default", "priority": -1, "id": 0, "limit": 16}
+        for statement in (board._statements.unclaimed, board._statements.due):
+            with engine.connect() as raw:
+                plan = raw.execute(
+                    sa.text(f"{explain[engine.dialect.name]} {statement.text}"), told
+                )
+                words = " ".join(str(each) for row in plan for each in row)
+            assert "ix_wbe_jobs_ready" in words and "temp b-tree" not in words.lower()
+            assert "Filter: (not_before" not in words and "filesort" not in words, words
+        job = board.post("now")
+        assert [each.uuid for each in board.iterjobs(only_unclaimed=True)] == [job.uuid]
 
 
 def test_eta_without_time_zone_is_refused(local: str) -> None:

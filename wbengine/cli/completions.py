@@ -1,4 +1,5 @@
-"""What a shell offers for an argument: flows of the store, workers that answer, kinds of engines.
+"""What a shell offers for an argument: flows and schedules of the store, workers that answer,
+kinds of engines.
 
 Nothing is offered where it cannot be found out in time; a shell shows no errors.
 """
@@ -14,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from wbengine.cli import context as contexts
 
-__all__ = ["engines", "flows", "workers"]
+__all__ = ["engines", "flows", "schedules", "workers"]
 
 #: So many flows are offered, the newest.
 _MOST: Final = 50
@@ -47,6 +48,15 @@ def flows(context: contexts.Context, incomplete: str) -> _Found:
     with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
         rows = connection.list_flows(uuid=incomplete.lower() or None, limit=_MOST).flows
     return [(row.uuid, f"{row.name} {row.state}") for row in rows]
+
+
+@_completion
+def schedules(context: contexts.Context, incomplete: str) -> _Found:
+    """Their names."""
+    from wbengine.schedules import Schedules
+
+    with context.backend() as backend:
+        return [(entry.name, entry.schedule.times) for entry in Schedules(backend).all()]
 
 
 @_completion

@@ -71,6 +71,8 @@ class Settings:
     quiet: bool = False
     log_level: str = "warning"
     log_format: str = "text"
+    #: What `wbengine serve` fires besides what is kept already, by name.
+    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Setting -> where its value came from: 'flag', a variable as '$NAME', a file, or 'default'.
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: The files that were read, those that count more first.
@@ -262,6 +264,9 @@ def check(where: str, name: str, value: Any) -> None:
     error = jsonschema.exceptions.best_match(
         jsonschema.Draft202012Validator(kind).iter_errors(value)
     )
+    if error is not None and error.absolute_path:  # in a table of it
+        place = ".".join(str(key) for key in error.absolute_path)
+        raise errors.Failed(f"{where}.{place}: {error.message}", errors.BAD_CONFIG)
     if error is not None:
         shown = "..." if name in SECRETS else json.dumps(value, default=str)
         near = _names.hint(value, kind.get("enum", ())) if isinstance(value, str) else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import base, dashboard_command, errors, output, signals
+from wbengine.cli import base, dashboard_command, errors, output, schedule_command, signals
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def command(
             port=None if no_dashboard else port,
             topic=topic,
             concurrency=concurrency,
+            schedules=schedule_command.declared(context),
         )
     except OSError as error:
         where = error.filename or f"port {port}"

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions
-from wbengine.cli import base, completions, errors, params, running, signals, stores
+from wbengine.cli import (
+    base,
+    completions,
+    errors,
+    params,
+    running,
+    schedule_command,
+    signals,
+    stores,
+)
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -32,8 +41,8 @@ class _Serve(base.Command):
 @click.command(
     "serve",
     cls=_Serve,
-    help="""Run the flows that are submitted (`wbengine flow submit`, `engines.submit`), and resume
-    those whose engine died, until told to stop.
+    help="""Run the flows that are submitted (`wbengine flow submit`, `engines.submit`), resume
+    those whose engine died, and fire schedules (`wbengine schedule`), until told to stop.
 
     The flows are in the store (--persistence), and so are their jobs, unless --board names a job
     board in Redis, ZooKeeper or etcd.  Several of these commands share the work.  Modules of the
@@ -67,6 +76,7 @@ def command(
             errors.USAGE,
         )
     options = running.engine_options(context, engine)
+    declared = schedule_command.declared(context)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = _board(context, backend)
         try:
@@ -76,6 +86,7 @@ def command(
                 engine_options=options,
                 max_simultaneous=max_simultaneous,
                 board=board,
+                schedules=declared,
             )
         except ValueError as error:
             raise errors.Failed(errors.line_of(error), errors.USAGE) from error

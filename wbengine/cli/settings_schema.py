@@ -23,6 +23,26 @@ def _choice(description: str, default: str, *words: str) -> dict[str, Any]:
 
 _LABEL: Final = {"pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"}
 
+_SCHEDULE: Final = {
+    "type": "object",
+    "properties": {
+        "factory": _text("what makes the flow: module:function"),
+        "cron": _text("five fields, such as '30 2 * * MON-FRI'"),
+        "every": {"type": ["integer", "string"], "description": "an interval: seconds, or '5m'"},
+        "time_zone": _text("of cron, such as Europe/Berlin; without one, UTC"),
+        "jitter": {"type": "number", "minimum": 0, "description": "up to so many seconds later"},
+        "catch_up": _choice("of ticks that were missed", "one", "skip", "one", "all"),
+        "overlap": _choice(
+            "while the flow before runs", "skip", "skip", "queue", "cancel", "allow"
+        ),
+        "inputs": {"type": "object", "description": "values that are there from the start"},
+        "tags": {"type": "object", "description": "to find its flows by"},
+        "priority": _text("VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW"),
+    },
+    "required": ["factory"],
+    "additionalProperties": False,
+}
+
 SCHEMA: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "wbengine.toml, or [tool.wbengine] of pyproject.toml",
@@ -57,6 +77,11 @@ SCHEMA: Final[dict[str, Any]] = {
         "quiet": _flag("say nothing but results and errors"),
         "log_level": _choice("least level that is logged", "warning", *LEVELS),
         "log_format": _choice("how lines of the log are written", "text", "text", "json"),
+        "schedules": {
+            "type": "object",
+            "description": "schedules by name, which `wbengine serve` keeps when it begins",
+            "additionalProperties": _SCHEDULE,
+        },
     },
 }
 
@@ -64,6 +89,7 @@ SCHEMA: Final[dict[str, Any]] = {
 DEFAULTS: Final[dict[str, Any]] = {
     "transport_options": {},
     "include": [],
+    "schedules": {},
     **{
         name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found
     },

@@ -1,14 +1,17 @@
-"""What `wbengine serve` runs: a conductor of a job board, and a look for flows without a job."""
+"""What `wbengine serve` runs: a conductor of a job board, schedules, and a look for flows without a
+job.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import random
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
@@ -17,6 +20,9 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import base, models, owners
+from wbengine.persistence.backends import sql
+from wbengine.schedules.service import ScheduleService
+from wbengine.schedules.ticks import Schedule
 
 __all__ = ["ConductorService"]
 
@@ -29,7 +35,7 @@ _OVERLAP: Final = 60.0
 
 
 class ConductorService:
-    """Runs submitted flows, and resumes those whose engine died.
+    """Runs submitted flows, resumes those whose engine died, and fires schedules.
 
     Their jobs are on `board` (default: that in the database of `persistence`), which is connected,
     and closed at the end.
@@ -39,7 +45,9 @@ class ConductorService:
     `board` by a program that died before it posted the job.
 
     `engine` (a kind, or a URI) and `engine_options` say how flows are run, and `max_simultaneous`
-    how many at a time (default: one more than there are processors).
+    how many at a time (default: one more than there are processors).  `schedules` are kept when it
+    begins, in the place of those of their names, where `persistence` is a database; `clock` is
+    theirs, if not that of the database.
 
     :raises ValueError: there is no `board`, and `persistence` is no database; or `board` does not
         keep the job of a flow under its uuid.
@@ -56,6 +64,8 @@ class ConductorService:
         engine_options: Mapping[str, Any] | None = None,
         max_simultaneous: int | None = None,
         board: jobs.JobBoard | None = None,
+        schedules: Iterable[Schedule] = (),
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
@@ -74,6 +84,12 @@ class ConductorService:
             engine_options,
             max_simultaneous_jobs=max_simultaneous,
         )
+        self._schedules = (
+            ScheduleService(persistence, self._board, clock=clock)
+            if isinstance(persistence, sql.SQLBackend)
+            else None
+        )
+        self._declared = tuple(schedules)
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -82,13 +98,22 @@ class ConductorService:
         :raises JobFailure: the board cannot be used.
         """
         self._board.connect()
-        looking = threading.Thread(target=self._look, name="wbengine-lost-flows", daemon=True)
-        looking.start()
+        works = {"wbengine-lost-flows": self._look}
+        if self._schedules is not None:
+            for schedule in self._declared:
+                self._schedules.schedules.declare(schedule)
+            works["wbengine-schedules"] = functools.partial(self._fire, self._schedules)
+        threads = [
+            threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()
+        ]
+        for thread in threads:
+            thread.start()
         try:
             self._conductor.run()
         finally:
             self._ended.set()
-            looking.join()
+            for thread in threads:
+                thread.join()
             self._board.close()
 
     def stop(self) -> None:
@@ -113,6 +138,16 @@ class ConductorService:
         except exceptions.JobFailure as error:
             return str(error)
         return None
+
+    def _fire(self, schedules: ScheduleService) -> None:
+        while True:
+            try:
+                wait = schedules.fire_due()
+            except Exception as error:  # the next look may succeed
+                LOG.warning("Schedules cannot be looked at: %s", error)
+                wait = schedules.LOOK_SECONDS
+            if self._ended.wait(wait):
+                return
 
     def _look(self) -> None:
         while True:

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from wbengine import operations
-from wbengine.dashboard import audit, flow_actions, http_errors, urls, visitors
+from wbengine.dashboard import audit, flow_actions, http_errors, schedule_pages, urls, visitors
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed, Runner
 
@@ -38,6 +38,7 @@ class Actions:
             Route("/login", self.login, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/drain", self.drain, methods=["POST"]),
+            Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
         ]
 
     def login_page(self, request: Request) -> Response:
@@ -73,6 +74,23 @@ class Actions:
             request, f"drain worker {worker!r}", lambda: self._state.monitor.drain(worker)
         )
         return RedirectResponse(urls.href(request, "/workers", done="drain"), 303)
+
+    async def schedule(self, request: Request) -> Response:
+        """Pause, resume or run one."""
+        name = request.path_params["action"]
+        if name not in schedule_pages.ACTIONS:
+            raise HTTPException(404)
+        form = await self._check(request, f"{name} schedule", visitors.OPERATOR)
+        schedule = form.get("schedule", "")
+
+        def act() -> None:
+            kept = schedule_pages.schedules(self._state)
+            if kept is None:
+                raise HTTPException(404, "The store keeps no schedules.")
+            getattr(kept, name)(schedule)
+
+        await self._do(request, f"{name} schedule {schedule!r}", act)
+        return RedirectResponse(urls.href(request, "/schedules", done=name), 303)
 
     def _act(self, action: flow_actions.Action, uuid: str, request: Request) -> None:
         view = self._state.store.flow(uuid)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from wbengine.dashboard import fleet_pages, http_errors, listings
+from wbengine.dashboard import fleet_pages, http_errors, listings, schedule_pages
 from wbengine.dashboard.app_state import AppState
 from wbengine.views import history
 
@@ -33,6 +33,7 @@ class Api:
             Route(f"{_V1}/workers", self.workers),
             Route(f"{_V1}/queues", self.queues),
             Route(f"{_V1}/ledger", self.ledger),
+            Route(f"{_V1}/schedules", self.schedules),
         ]
 
     def flows(self, request: Request) -> Response:
@@ -85,6 +86,16 @@ class Api:
         def read() -> dict[str, Any]:
             found = [queue.to_dict() for queue in self._state.monitor.queues()]
             return {"schema": "wbengine/queues/1", "queues": found}
+
+        return _told(read)
+
+    def schedules(self, request: Request) -> Response:
+        def read() -> dict[str, Any]:
+            kept = schedule_pages.schedules(self._state)
+            found = [] if kept is None else [entry.to_dict() for entry in kept.all()]
+            for told in found:
+                told["trouble"] = told["trouble"] and self._state.redactor.text(told["trouble"])
+            return {"schema": "wbengine/schedules/1", "schedules": found}
 
         return _told(read)
 

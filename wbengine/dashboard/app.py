@@ -29,6 +29,7 @@ from wbengine.dashboard.guard import Guard
 from wbengine.dashboard.probes import Probes
 from wbengine.dashboard.reading import Store
 from wbengine.dashboard.runner import Runner
+from wbengine.dashboard.schedule_pages import SchedulePages
 from wbengine.dashboard.sessions import Sessions
 from wbengine.dashboard.stream import Streams
 from wbengine.dashboard.visitors import Visitor
@@ -96,6 +97,7 @@ def _inside(app_state: AppState) -> Starlette:
     parts: tuple[Any, ...] = (
         FlowPages(app_state),
         FleetPages(app_state),
+        SchedulePages(app_state),
         Streams(app_state),
         Api(app_state),
         Probes(app_state),

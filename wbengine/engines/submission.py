@@ -24,7 +24,7 @@ from wbengine.persistence.backends import sql
 from wbengine.runtime import control
 from wbengine.storage import Storage
 
-__all__ = ["FlowHandle", "handle", "submit"]
+__all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit"]
 
 
 #: Makes the flow behind 'module:name', which may be the flow itself.
@@ -222,15 +222,10 @@ def submit(
     :raises MissingDependencies: inputs are missing.
     :raises Exception: what `engines.load_from_factory` raises.
     """
-    path, args = _importable(flow_factory, factory_args, factory_kwargs)
-    made = loading.load_from_factory(
-        path, args, factory_kwargs, inputs=inputs, name=name, tags=tags
+    detail, given = new_flow(
+        flow_factory, factory_args, factory_kwargs, inputs=inputs, name=name, tags=tags
     )
-    detail = made.storage.flow_detail.copy()
-    given = made.storage.fetch_all()
-    made.prepare()
-    made.validate()
-    book = _book(detail, unique)
+    book = new_book(detail, unique)
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
         kept = _opened(backend, failing)
@@ -239,6 +234,7 @@ def submit(
         posted = _connected(board, kept, failing)
         if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
             found = posted.post_flow(detail.name, book, detail, priority, eta=eta)
+            assert found is not None
             if isinstance(found, str):
                 return _handle(found, kept, posted, posted.find(found), failing)
             return _handle(detail.uuid, kept, posted, found, failing)
@@ -273,6 +269,31 @@ def _keep_and_post(
             f"Flow {detail.uuid} is kept, and will be run, though its job could not be posted:"
             f" `wbengine serve` posts it ({error})"
         ) from error
+
+
+def new_flow(
+    flow_factory: factories.Factory,
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    inputs: loading.Store,
+    tags: Mapping[str, str] | None,
+    name: str | None = None,
+    uuid: str | None = None,
+) -> tuple[models.FlowDetail, dict[str, Any]]:
+    """The record of a flow that a conductor can run, which is not kept yet, and its inputs.
+
+    It raises what `submit` does.
+    """
+    path, args = _importable(flow_factory, factory_args, factory_kwargs)
+    made = loading.load_from_factory(
+        path, args, factory_kwargs, inputs=inputs, name=name, tags=tags, uuid=uuid
+    )
+    detail = made.storage.flow_detail.copy()
+    given = made.storage.fetch_all()
+    made.prepare()
+    made.validate()
+    return detail, given
 
 
 def handle(
@@ -326,7 +347,7 @@ def _importable(
     return name, args
 
 
-def _book(detail: models.FlowDetail, key: str | None) -> models.LogBook:
+def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBook:
     """The new book of the flow, or that of a key."""
     if key is None:
         book = models.LogBook(f"{detail.name} book")

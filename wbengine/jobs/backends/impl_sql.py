@@ -29,6 +29,8 @@ _JOBS: Final = tables.JOBS.name
 #: So many jobs are read at first, and at most, at a time.
 _FEW: Final = 16
 _MANY: Final = 1024
+#: The time of a job, at least: 0 says that it has come.
+_EARLIEST: Final = 1.0
 
 _PRIORITIES: Final = tuple(base.JobPriority)
 
@@ -193,7 +195,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
         *,
         eta: datetime | float | None = None,
-    ) -> SQLJob | str:
+        first: Callable[[sa.Connection], bool] | None = None,
+    ) -> SQLJob | str | None:
         """Keep a new flow in its book, and post a job with the flow's uuid, in one transaction.
 
         Where the meta of `book` says that it stands for a key (`models.UNIQUE`) and the latest flow
@@ -202,6 +205,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
 
         :param eta: the job is not to be claimed before: a moment with a time zone, or seconds from
             now, by the clock of the database.
+        :param first: what the transaction begins with; where it returns False nothing else is done,
+            and None is returned.
         :raises ValueError: the flows of `persistence` are in another database, or `eta` is wrong.
         """
         if not self.keeps_flows:
@@ -212,7 +217,9 @@ class SQLJobBoard(base.NotifyingJobBoard):
         told = self._row(flow.uuid, name, book, {"flow_uuid": flow.uuid}, priority)
         later = self._later(eta)
 
-        def work(connection: sa.Connection) -> dict[str, Any] | str:
+        def work(connection: sa.Connection) -> dict[str, Any] | str | None:
+            if first is not None and not first(connection):
+                return None
             if models.UNIQUE in book.meta:
                 other = new.unfinished(connection, statements)
                 if other is not None:
@@ -223,7 +230,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
             return self._put(connection, told, later)
 
         found = self._transact(f"Submitting flow {flow.name!r}", work)
-        return found if isinstance(found, str) else self._posted(found)
+        return self._posted(found) if isinstance(found, dict) else found
 
     def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> SQLJob | None:
         """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
@@ -289,7 +296,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         if isinstance(eta, datetime):
             if eta.tzinfo is None:
                 raise ValueError(f"eta={eta} has no time zone")
-            return self._statements.wait_until, eta.timestamp()
+            return self._statements.wait_until, max(_EARLIEST, eta.timestamp())
         return self._statements.wait_for, _options.number("eta", eta)
 
     def _put(
@@ -321,6 +328,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
         def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
             return [dict(row) for row in connection.execute(statement, after).mappings()]
 
+        if only_unclaimed:
+            self._offer_due_jobs()
         while True:
             found = self._transact("Listing jobs", work, write=False)
             for row in found:
@@ -338,6 +347,27 @@ class SQLJobBoard(base.NotifyingJobBoard):
             last = found[-1]
             after.update(priority=last["priority"], id=last["id"])
             after["limit"] = min(after["limit"] * 4, _MANY)
+
+    def _offer_due_jobs(self) -> None:
+        """Let jobs be found whose time has come."""
+        told = {"board": self.namespace, "limit": _MANY}
+        what = "Looking for jobs whose time has come"
+        while True:
+            due = self._transact(
+                what,
+                lambda connection: connection.scalars(self._statements.due, told).all(),
+                write=False,
+            )
+            if due:
+                self._transact(
+                    what,
+                    lambda connection, due=due: connection.execute(  # type: ignore[misc]
+                        self._statements.offer, {"ids": due}
+                    ),
+                    durable=False,  # others would find them, too
+                )
+            if len(due) < _MANY:
+                return
 
     @property
     def job_count(self) -> int:
@@ -381,7 +411,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
             if not claimed:
                 left = row["remaining"]
                 until = "" if left is None else f" for {max(left, 0):.1f} seconds more"
-                why = f"is claimed by {row['owner']}," if row["owner"] else "waits for its time,"
+                owner = row["owner"]
+                why = "waits for its time," if owner is None else f"is claimed by {owner},"
                 raise exceptions.UnclaimableJob(f"{job} {why}{until}".rstrip(","))
             return int(row["claims"])
 
@@ -461,13 +492,13 @@ class _Statements:
         now = dialects.now(dialect)
         here = "board = :board AND trashed = 0"
         free = f"(owner IS NULL OR owner_until <= {now})"
-        # One without a name is no claim: the job waits for its time.
-        held = f"owner <> '' AND (owner_until IS NULL OR owner_until > {now})"
+        held = f"owner IS NOT NULL AND (owner_until IS NULL OR owner_until > {now})"
         # Not by the board's index, which a PostgreSQL without statistics takes for as good.
         this = "uuid = :uuid AND COALESCE(board, '') = :board AND trashed = 0"
         # A number of 0 is that of no claim.
         ours = f"{this} AND {held} AND :claim IN (0, claims)"
-        jobs = tables.select(tables.JOBS, f"owner_until - {now} AS remaining")
+        until = "CASE WHEN owner IS NULL THEN not_before ELSE owner_until END"
+        jobs = tables.select(tables.JOBS, f"{until} - {now} AS remaining")
         after = f"{jobs} WHERE {here} AND (priority, id) > (:priority, :id)"
         order = "ORDER BY priority, id LIMIT :limit"
         claim = f"UPDATE {_JOBS} SET owner = :who, claims = claims + 1, updated = {now}"
@@ -479,7 +510,7 @@ class _Statements:
             f"INSERT INTO {_JOBS} ({', '.join(names)}, created, updated)"
             f" VALUES ({values}, {now}, {now})"
         )
-        wait = f"UPDATE {_JOBS} SET owner = '', owner_until"
+        wait = f"UPDATE {_JOBS} SET not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
         self.has_job = sa.text(
@@ -489,7 +520,16 @@ class _Statements:
         self.look = sa.text(f"{jobs} WHERE {this}")
         self.count = sa.text(f"SELECT count(*) FROM {_JOBS} WHERE {here}")
         self.all = sa.text(f"{after} {order}")
-        self.unclaimed = sa.text(f"{after} AND {free} {order}")
+        self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")
+        # The clock is read once, or PostgreSQL would read it for each row, and use no index.
+        self.due = sa.text(
+            f"SELECT id FROM {_JOBS} WHERE {here} AND not_before > 0"
+            f" AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :limit"
+        )
+        self.offer = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0 WHERE id IN :ids AND not_before > 0"
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        free = f"{free} AND not_before <= {now}"
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this} AND {free}")
         self.claim_for = sa.text(f"{claim}, owner_until = {now} + :expiry WHERE {this} AND {free}")
         self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {ours}")
@@ -523,7 +563,7 @@ def _gone(job: base.Job) -> exceptions.NotFound:
 
 def _without_ended_claim(row: sa.RowMapping) -> dict[str, Any]:
     left = row["remaining"]
-    ended = not row["owner"] or (left is not None and left <= 0)
+    ended = row["owner"] is None or (left is not None and left <= 0)
     found = {str(name): value for name, value in row.items()}
     return {**found, "owner": None, "remaining": None} if ended else found
 

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LOGS", "METADATA", "OUTLINES", "VERSION_TABLE",
-    "select",
+    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LOGS", "METADATA", "OUTLINES", "SCHEDULES",
+    "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Where alembic keeps which revision the layout is of.
@@ -181,8 +181,8 @@ JOBS: Final = sa.Table(
     _text("details"),
     _text("book_uuid"),
     _text("book_name"),
-    # Who has claimed it (NULL: nobody; '': it waits for its time), until when on the database's
-    # clock (NULL: without end), and how often it was claimed.
+    # Who has claimed it (NULL: nobody), until when on the database's clock (NULL: without end), and
+    # how often it was claimed.
     _text("owner"),
     sa.Column("owner_until", sa.Double),
     _count("claims"),
@@ -190,7 +190,37 @@ JOBS: Final = sa.Table(
     sa.Column("updated", sa.Double, nullable=False),
     # 1: put aside as broken.
     sa.Column("trashed", sa.SmallInteger, nullable=False, server_default="0"),
+    # Until when on the database's clock it is not to be claimed; 0: its time has come.
+    sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
     sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
-    sa.Index("ix_wbe_jobs", "board", "trashed", "priority", "id"),
+    # For a list of all; and for the look for work, which is to find no other index as good.
+    sa.Index("ix_wbe_jobs_priority", "priority", "id"),
+    sa.Index("ix_wbe_jobs_ready", "board", "trashed", "not_before", "priority", "id"),
+    **dialects.TABLE,
+)
+
+#: What `wbengine.schedules` keeps; here, so that a firing is one transaction.
+SCHEDULES: Final = sa.Table(
+    "wbe_schedules",
+    METADATA,
+    _number(),
+    _key("name"),
+    # What it says, as JSON.
+    _text("definition", nullable=False),
+    # Changes with the definition, and with each pause: who read the one before fires nothing.
+    _count("revision"),
+    sa.Column("paused", sa.SmallInteger, nullable=False, server_default="0"),
+    # The tick to fire next, and when that is due (unix seconds): jitter makes it later.
+    sa.Column("next_tick", sa.BigInteger, nullable=False),
+    sa.Column("due", sa.Double, nullable=False),
+    # Of the latest firing.
+    sa.Column("last_tick", sa.BigInteger),
+    _text("last_flow"),
+    # The uuid of a flow that is to be fired now, besides the ticks (NULL: none).
+    _text("wanted"),
+    # Why the latest try to fire it failed.
+    _text("trouble"),
+    sa.UniqueConstraint("name", name="uq_wbe_schedules"),
+    sa.Index("ix_wbe_schedules_due", "paused", "due"),
     **dialects.TABLE,
 )

@@ -7,7 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-__all__ = ["add_index", "drop_column", "drop_index"]
+__all__ = ["add_column", "add_index", "drop_column", "drop_index"]
+
+
+def add_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column to a table, unless it is there."""
+    present = sa.inspect(op.get_bind()).get_columns(table)
+    if column.name not in {known["name"] for known in present}:
+        op.add_column(table, column)
 
 
 def add_index(name: str, table: str, columns: list[str], **options: Any) -> None:

@@ -1,0 +1,161 @@
+"""`wbengine schedule`: kept by one command, fired by another one, and told of in a file."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.waiting import until
+from wbengine.cli import settings_schema
+
+ORDER = "tests.cli.shop:order"
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    (home / "wbengine.toml").write_text('persistence = "sqlite:///flows.db"\n')
+    return home
+
+
+def listed(wbengine: Command) -> dict[str, dict[str, Any]]:
+    told = wbengine("schedule", "ls", "--json").json
+    assert told["schema"] == "wbengine/schedule-ls/1"
+    return {each["name"]: each for each in told["schedules"]}
+
+
+def flows(wbengine: Command, name: str) -> list[dict[str, Any]]:
+    found = wbengine("flow", "ls", "--tag", f"schedule={name}", "--json").json["flows"]
+    return list(found)
+
+
+def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) -> None:
+    added = wbengine("schedule", "add", "nightly", ORDER, "--cron", "30 2 * * *",
+                     "--time-zone", "Europe/Berlin", "--jitter", "5m", "--tag", "team=post",
+                     "--overlap", "queue")  # fmt: skip
+    assert (added.code, added.out) == (0, "") and "nightly fires next at 20" in added.error
+    told = wbengine("schedule", "add", "every", ORDER, "--every", "2h", "--json").json
+    assert told["schema"] == "wbengine/schedule-add/1" and told["every"] == 7200
+    found = listed(wbengine)
+    assert found["nightly"]["cron"] == "30 2 * * *" and found["nightly"]["jitter"] == 300
+    assert found["nightly"]["next"].endswith(":30:00Z") and found["every"]["last"] is None
+    table = wbengine("schedule", "ls").out
+    assert "30 2 * * * Europe/Berlin" in table and "every 7200 s" in table
+    again = wbengine("schedule", "add", "every", ORDER, "--every", "3h")
+    assert again.code == 2 and "a schedule 'every' already: --replace changes it" in again.error
+    assert wbengine("schedule", "add", "every", ORDER, "--every", "3h", "--replace").code == 0
+    assert listed(wbengine)["every"]["every"] == 10800
+    assert "every is paused" in wbengine("schedule", "pause", "every").error
+    assert listed(wbengine)["every"]["paused"] and listed(wbengine)["every"]["next"] is None
+    assert "paused" in wbengine("schedule", "ls").out
+    assert "every fires next at" in wbengine("schedule", "resume", "every").error
+    assert not listed(wbengine)["every"]["paused"]
+    uuid = wbengine("schedule", "run", "every").out.strip()
+    assert wbengine("schedule", "run", "every", "--json").json["uuid"] == uuid
+    process = wbengine.begin("serve")
+    until(lambda: [flow["state"] for flow in flows(wbengine, "every")] == ["SUCCESS"], 15)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert listed(wbengine)["every"]["last_flow"] == uuid
+    assert "every is forgotten" in wbengine("schedule", "rm", "every").error
+    assert listed(wbengine).keys() == {"nightly"} and len(flows(wbengine, "every")) == 1
+    gone = wbengine("schedule", "rm", "every")
+    assert gone.code == 66 and "There is no schedule 'every'" in gone.error
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((ORDER,), "needs cron= or every="),
+        ((ORDER, "--every", "1.5"), "every=1.5 is no whole number"),
+        ((ORDER, "--cron", "99 * * * *"), "Bad minute"),
+        ((ORDER, "--every", "5m", "--catch-up", "skip", "--overlap", "queue"), "lets ticks wait"),
+        (("tests.cli.shop:nothing", "--every", "5m"), "tests.cli.shop:nothing"),
+        (("tests.cli.shop:halves", "--every", "5m"), "numbers"),
+    ],
+)
+def test_what_makes_no_schedule_is_refused(
+    wbengine: Command, store: Path, words: tuple[str, ...], told: str
+) -> None:
+    answer = wbengine("schedule", "add", "s", *words)
+    assert answer.code == 2 and told in answer.error, answer
+
+
+def test_store_of_this_process_keeps_none(wbengine: Command, home: Path) -> None:
+    answer = wbengine("schedule", "ls", "--persistence", "memory")
+    assert answer.code == 2 and "ends with this process" in answer.error
+
+
+# In a file.
+
+
+FILE = """
+persistence = "sqlite:///flows.db"
+
+[schedules.report]
+factory = "tests.cli.shop:order"
+cron = "30 2 * * *"
+time_zone = "Europe/Berlin"
+
+[schedules.tick]
+factory = "tests.cli.shop:order"
+every = "1s"
+catch_up = "all"
+overlap = "allow"
+"""
+
+
+def test_schedules_of_a_file_are_fired_by_serve(wbengine: Command, home: Path) -> None:
+    file = home / "wbengine.toml"
+    file.write_text(FILE)
+    assert wbengine("db", "upgrade").code == 0
+    process = wbengine.begin("serve")
+    until(lambda: len(flows(wbengine, "tick")) > 2, 15)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    found = listed(wbengine)
+    assert found["report"]["time_zone"] == "Europe/Berlin" and found["tick"]["every"] == 1
+    ticks = sorted(flow["tags"]["scheduled"] for flow in flows(wbengine, "tick"))
+    assert len(ticks) == len(set(ticks))
+    wbengine("schedule", "pause", "report")
+    file.write_text(file.read_text().replace("30 2", "45 3"))
+    process = wbengine.begin("serve")
+    until(lambda: listed(wbengine)["report"]["cron"] == "45 3 * * *", 15)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert listed(wbengine)["report"]["paused"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[schedules.a]\nevery = "5m"', "schedules.a: 'factory' is a required property"),
+        ('[schedules.a]\nfactory = "f"\ncrn = "x"', "schedules.a: Additional properties"),
+        ('[schedules.a]\nfactory = "f"', "needs cron= or every="),
+        ('[schedules.a]\nfactory = "f"\nevery = "soon"', "every='soon' is no duration"),
+        ('[schedules.a]\nfactory = "f"\ncron = "x"', "cron='x'"),
+        ('schedules = "x"', "schedules is"),
+    ],
+)
+def test_schedules_of_a_file_that_make_no_sense(
+    wbengine: Command, home: Path, text: str, told: str
+) -> None:
+    file = home / "wbengine.toml"
+    file.write_text(text)
+    answer = wbengine("serve", "--persistence", "sqlite:///flows.db")
+    assert answer.code == 78 and told in answer.error and str(file.name) in answer.error, answer
+
+
+def test_schema_knows_schedules(wbengine: Command, home: Path) -> None:
+    schema = json.loads(wbengine("config", "schema").out)
+    good = {"schedules": {"a": {"factory": "m:f", "every": "5m", "inputs": {"x": [1]}}}}
+    jsonschema.validate(good, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"schedules": {"a": {"factory": "m:f", "overlap": "x"}}}, schema)
+    assert "schedules" in settings_schema.SCHEMA["properties"]

@@ -1,0 +1,389 @@
+"""What schedules promise over every database that keeps them: each firing is made once."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.contract import places
+from tests.support import conducted, servers
+from wbengine import exceptions, states
+from wbengine.conductors import backends as conductors
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import backends
+from wbengine.schedules import Schedule, Schedules
+from wbengine.schedules.service import ScheduleService
+
+KINDS = ("memory", "dir", "sqlite", "mysql", "postgresql")
+
+#: A time that is a multiple of all intervals here.
+START = 1_800_000_000.0
+
+GREETING = "tests.support.conducted:greeting"
+PLAIN = "tests.support.conducted:plain"
+
+
+class Site:
+    """A database with schedules, a clock that is set by hand, and one that fires."""
+
+    def __init__(self, backend: Any) -> None:
+        self.now = START
+        self.backend = backend
+        self.board = impl_sql.SQLJobBoard("b", persistence=backend)
+        self.board.connect()
+        self.schedules = Schedules(backend, clock=self.clock)
+        self.service = ScheduleService(backend, self.board, clock=self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    def add(self, name: str = "s", **options: Any) -> None:
+        told: dict[str, Any] = {"every": 60, "overlap": "allow", **options}
+        told = {"factory": GREETING, "inputs": {"name": "Ada"}, **told}
+        self.schedules.add(Schedule(name=name, **told))
+
+    def fire(self) -> None:
+        """Do all that is to be done now."""
+        for _ in range(200):
+            if self.service.fire_due():
+                return
+        raise AssertionError("there is always more to do")
+
+    def fired(self, name: str = "s") -> list[int]:
+        """The ticks that were fired, in seconds from the start, by the flows that are there."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            rows = connection.list_flows(tags={"schedule": name}, limit=500).flows
+        schedule = Schedule(name=name, factory="f", every=1)
+        ticks = {schedule.flow_id(int(START) + each): each for each in range(7200)}
+        return sorted(ticks[row.uuid] for row in rows)
+
+    def end_flows(self) -> None:
+        """Run all that was submitted."""
+        while self.board.job_count:
+            conductor = conductors.fetch("blocking", "c", self.board, persistence=self.backend)
+            conductor.run(max_dispatches=1)
+
+    def execute(self, statement: str, **values: Any) -> None:
+        with self.backend.engine.begin() as connection:
+            connection.execute(sa.text(statement), values)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def conf(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    database_servers: servers.Lazy,
+) -> Iterator[dict[str, Any]]:
+    kind: str = request.param
+    if kind == "memory":
+        yield {"connection": "sqlite://"}
+        return
+    with places.place(kind, tmp_path_factory.mktemp("schedules"), database_servers) as found:
+        yield dict(found)
+
+
+@pytest.fixture
+def site(conf: dict[str, Any]) -> Iterator[Site]:
+    with backends.backend(conf) as backend:
+        made = Site(backend)
+        yield made
+        for table in ("wbe_schedules", "wbe_jobs", "wbe_logbooks"):
+            made.execute(f"DELETE FROM {table}")
+
+
+@pytest.fixture
+def another(conf: dict[str, Any], site: Site) -> Iterator[Site]:
+    """Another process with the same database (in memory there is one)."""
+    if conf == {"connection": "sqlite://"}:
+        yield Site(site.backend)
+        return
+    with backends.backend(conf) as backend:
+        yield Site(backend)
+
+
+# Keeping.
+
+
+def test_what_is_added_is_kept(site: Site, another: Site) -> None:
+    site.add("b", every=90, jitter=5, tags={"team": "π"}, priority="HIGH", catch_up="all")
+    site.add("a")
+    assert [entry.name for entry in another.schedules.all()] == ["a", "b"]
+    entry = another.schedules.get("b")
+    assert entry == site.schedules.get("b")
+    assert entry.schedule.inputs == {"name": "Ada"} and entry.schedule.tags == {"team": "π"}
+    assert entry.next_tick == START + 90 and START + 90 <= entry.due < START + 95
+    assert not entry.paused and entry.last_flow is entry.wanted is entry.trouble is None
+    site.schedules.remove("b")
+    for what in (another.schedules.get, another.schedules.remove, another.schedules.pause,
+                 another.schedules.resume, another.schedules.run):  # fmt: skip
+        with pytest.raises(exceptions.NotFound, match="There is no schedule 'b'"):
+            what("b")
+
+
+def test_schedule_whose_flow_cannot_be_made_is_refused(site: Site) -> None:
+    with pytest.raises(ValueError, match="cannot be imported"):
+        site.add(factory="tests.support.conducted:nothing")
+    with pytest.raises(exceptions.MissingDependencies, match="name"):
+        site.add(inputs={})
+    assert site.schedules.all() == []
+
+
+def test_names_are_given_once(site: Site, another: Site) -> None:
+    site.add(every=60)
+    with pytest.raises(exceptions.Duplicate, match="There is a schedule 's' already"):
+        another.add(every=60)
+    site.now += 100
+    changed = Schedule(name="s", factory=GREETING, every=60, inputs={"name": "Bob"})
+    assert site.schedules.add(changed, replace=True).next_tick == START + 60  # it is due
+    other_times = Schedule(name="s", factory=GREETING, every=61, inputs={"name": "Bob"})
+    assert site.schedules.declare(other_times).next_tick > site.now
+
+
+def test_several_programs_declare_one_schedule(conf: dict[str, Any], site: Site) -> None:
+    """All at once; there is one afterwards."""
+    if conf == {"connection": "sqlite://"}:
+        pytest.skip("there is one program")
+    schedule = Schedule(name="s", factory=GREETING, every=60)
+    begin = threading.Barrier(4)
+
+    def declare() -> None:
+        with backends.backend(conf) as backend:
+            begin.wait()
+            Schedules(backend).declare(schedule)
+
+    with futures.ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(declare) for _ in range(4)]:
+            done.result()
+    assert [entry.schedule for entry in site.schedules.all()] == [schedule]
+
+
+# Firing.
+
+
+def test_ticks_are_fired_when_they_are_due(site: Site) -> None:
+    site.add(tags={"team": "billing"}, priority="LOW")
+    assert site.service.fire_due() == site.service.LOOK_SECONDS
+    site.now += 57
+    assert site.service.fire_due() == 3
+    assert site.fired() == []
+    site.now += 3.5
+    site.fire()
+    assert site.fired() == [60]
+    entry = site.schedules.get("s")
+    assert (entry.last_tick, entry.next_tick) == (START + 60, START + 120)
+    [job] = site.board.iterjobs()
+    assert job.uuid == entry.last_flow and job.priority.value == "LOW"
+    site.end_flows()
+    with contextlib.closing(site.backend.get_connection()) as connection:
+        flow = connection.get_flow_details(str(entry.last_flow))
+        [row] = connection.list_flows(tags={"schedule": "s", "team": "billing"}).flows
+    assert row.uuid == flow.uuid and flow.state == states.SUCCESS
+    values: dict[str, Any] = {}
+    for atom in flow:
+        values |= atom.results if isinstance(atom.results, dict) else {}
+    assert values["scheduled_at"] == "2027-01-15T08:01:00Z" and values["name"] == "Ada"
+
+
+@pytest.mark.parametrize(("catch_up", "fired"), [("skip", []), ("one", [600]), ("all", None)])
+def test_ticks_that_were_missed(site: Site, catch_up: str, fired: list[int] | None) -> None:
+    site.add(catch_up=catch_up)
+    site.now += 600
+    site.now += 61
+    site.fire()
+    every = [*range(60, 661, 60)]
+    assert site.fired() == (every if fired is None else [660])
+    site.now = START + 3600 + 59
+    site.schedules.declare(Schedule(name="t", factory=GREETING, every=120, catch_up=catch_up,
+                                    inputs={"name": "x"}))  # fmt: skip
+    site.now = START + 3600 + 120 + 119.5
+    site.fire()
+    assert site.fired("t") == ([] if catch_up == "skip" else [3720])
+
+
+def test_one_tick_is_fired_once_by_many(conf: dict[str, Any], site: Site) -> None:
+    """Four programs look at the same time, and each tick is due for all of them."""
+    site.add(catch_up="all")
+    site.add("one")
+    sites = [site]
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            kept: Any = site.backend
+            if conf != {"connection": "sqlite://"}:
+                kept = stack.enter_context(backends.backend(conf))
+            sites.append(Site(kept))
+        for moment in (61, 121, 600):
+            begin = threading.Barrier(len(sites))
+
+            def look(each: Site, moment: int = moment, begin: Any = begin) -> None:
+                each.now = START + moment
+                begin.wait()
+                each.fire()
+
+            with futures.ThreadPoolExecutor(len(sites)) as pool:
+                for done in [pool.submit(look, each) for each in sites]:
+                    done.result()
+    assert site.fired() == [*range(60, 601, 60)]
+    assert site.fired("one") == [60, 120, 600]
+    assert site.board.job_count == 13
+
+
+def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever dies in the midst of it has done nothing."""
+    site.add(catch_up="all")
+    site.now += 60
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise exceptions.StorageFailure("the host dies")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.board, "_put", fail)  # the job, which comes last
+        with pytest.raises(exceptions.WbengineException, match="the host dies"):
+            site.service.fire_due()
+    assert site.fired() == [] and site.board.job_count == 0
+    assert site.schedules.get("s").next_tick == START + 60
+    site.fire()
+    assert site.fired() == [60] and site.board.job_count == 1
+
+
+def test_clock_that_is_set_doubles_nothing(site: Site) -> None:
+    site.add(catch_up="all")
+    chance = random.Random(5)
+    latest = 0.0
+    for _ in range(12):
+        site.now = START + chance.uniform(0, 900)
+        latest = max(latest, site.now - START)
+        site.fire()
+        assert site.fired() == [*range(60, int(latest) + 1, 60)]
+    assert site.board.job_count == len(site.fired())
+
+
+def test_schedule_that_is_set_back_fires_no_flow_again(site: Site) -> None:
+    """As by a backup of its table."""
+    site.add(catch_up="all")
+    site.now += 200
+    site.fire()
+    site.execute("UPDATE wbe_schedules SET next_tick = :tick, due = :tick", tick=int(START) + 60)
+    site.end_flows()
+    site.fire()
+    assert site.fired() == [60, 120, 180] and site.board.job_count == 0
+    assert site.schedules.get("s").next_tick == START + 240
+
+
+@pytest.mark.parametrize("change", ["pause", "replace", "remove"])
+def test_what_was_read_before_a_change_fires_nothing(site: Site, change: str) -> None:
+    site.add(catch_up="all")
+    site.now += 60
+    [before] = site.schedules.due(0)[1]
+    if change == "pause":
+        site.schedules.pause("s")
+    elif change == "remove":
+        site.schedules.remove("s")
+    else:
+        news = Schedule(name="s", factory=PLAIN, every=60, overlap="allow")
+        site.schedules.declare(news)
+    site.service._handle(before, site.now)
+    assert site.fired() == [] and site.board.job_count == 0
+
+
+# Policies of overlaps.
+
+
+@pytest.mark.parametrize(
+    ("overlap", "meanwhile", "afterwards"),
+    [
+        ("skip", [60], [60, 240]),
+        ("queue", [60], [60, 120, 180, 240]),
+        ("cancel", [60], [60, 120, 180, 240]),
+        ("allow", [60, 120, 180], [60, 120, 180, 240]),
+    ],
+)
+def test_flow_before_has_not_ended(
+    site: Site, overlap: str, meanwhile: list[int], afterwards: list[int]
+) -> None:
+    site.add(overlap=overlap, catch_up="all")
+    for moment in (60, 120, 180):
+        site.now = START + moment
+        site.fire()
+    assert site.fired() == meanwhile
+    site.end_flows()
+    for _ in range(4):
+        site.now = START + 240
+        site.fire()
+        site.end_flows()
+    assert site.fired() == afterwards
+    with contextlib.closing(site.backend.get_connection()) as connection:
+        found = {row.uuid: row.state for row in connection.list_flows().flows}
+    first = found[Schedule(name="s", factory="f", every=60).flow_id(int(START) + 60)]
+    assert first == (states.REVERTED if overlap == "cancel" else states.SUCCESS)
+
+
+def test_flow_that_was_put_aside_keeps_nobody_waiting(site: Site) -> None:
+    site.add(overlap="queue")
+    site.now += 60
+    site.fire()
+    [job] = site.board.iterjobs()
+    site.board.claim(job, "me")
+    site.now += 60
+    assert site.service.fire_due() == site.service.HELD_SECONDS
+    site.board.trash(job, "me")
+    site.fire()
+    assert site.fired() == [60, 120]
+
+
+# Pausing, running by hand, trouble.
+
+
+def test_paused_schedule_fires_nothing_and_catches_nothing_up(site: Site) -> None:
+    site.add(catch_up="all")
+    site.schedules.pause("s")
+    site.schedules.pause("s")
+    site.now += 330
+    site.fire()
+    assert site.fired() == []
+    site.schedules.resume("s")
+    site.schedules.resume("s")
+    site.fire()
+    site.now += 30
+    site.fire()
+    assert site.fired() == [360]
+
+
+def test_schedule_is_run_by_hand_once(site: Site, another: Site) -> None:
+    """Besides its ticks, and be it paused."""
+    site.add(overlap="skip")
+    site.schedules.pause("s")
+    uuid = site.schedules.run("s")
+    assert another.schedules.run("s") == uuid
+    another.fire()
+    site.fire()
+    [job] = site.board.iterjobs()
+    assert job.uuid == uuid
+    entry = site.schedules.get("s")
+    assert (entry.wanted, entry.last_flow, entry.next_tick) == (None, uuid, START + 60)
+    assert site.schedules.run("s") != uuid
+
+
+def test_schedule_that_cannot_be_fired_here_waits_for_others(
+    site: Site, another: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site.add(factory=PLAIN, inputs={"folder": str(tmp_path), "mark": "m"}, name="broken")
+    site.add("fine")
+    site.now += 60
+    another.now = site.now
+    with monkeypatch.context() as patch:
+        patch.delattr(conducted, "plain")
+        site.fire()
+        assert site.fired("broken") == [] and site.fired("fine") == [60]
+        trouble = site.schedules.get("broken").trouble
+        assert trouble is not None and "tests.support.conducted:plain" in trouble
+    assert site.service.fire_due() > 0 and site.fired("broken") == []  # left alone for a while
+    another.fire()
+    assert site.fired("broken") == [60] and site.schedules.get("broken").trouble is None

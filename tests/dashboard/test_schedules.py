@@ -1,0 +1,96 @@
+"""The page of schedules: what it shows to whom, and what its buttons do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.dashboard import story
+from tests.dashboard.conftest import admitted
+from tests.dashboard.forms import send, token_in
+from wbengine.dashboard import create_app, parse_users
+from wbengine.persistence import backends
+from wbengine.schedules import Schedule, Schedules
+
+GREETING = "tests.support.conducted:greeting"
+TOKENS = {name: f"token-of-{name}-0123456789" for name in ("olga", "victor")}
+USERS = f"olga operator {TOKENS['olga']}\nvictor viewer {TOKENS['victor']}\n"
+NAME = f"daily {story.SCRIPT}"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Schedules]:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        made = Schedules(backend)
+        made.declare(
+            Schedule(name=NAME, factory=GREETING, cron="30 2 * * *", inputs={"key": story.CANARY})
+        )
+        yield made
+
+
+@contextlib.contextmanager
+def site(kept: Schedules, name: str) -> Iterator[TestClient]:
+    app = create_app(kept.backend, users=parse_users(USERS), allow_actions=True)
+    with TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711)) as client:
+        assert send(client, "/login", {"token": TOKENS[name]}).status_code == 303
+        yield client
+
+
+def test_page_shows_schedules(kept: Schedules) -> None:
+    uuid = kept.run(NAME)
+    entry = kept.get(NAME)
+    kept.note_trouble(entry, f"ValueError: password={story.CANARY}")
+    with site(kept, "victor") as viewer:
+        page = viewer.get("/schedules").text
+        told = viewer.get("/api/v1/schedules").json()
+        part = viewer.get("/schedules?part=rows").text
+    assert "30 2 * * * UTC" in page and GREETING in page and "and once, soon" in page
+    assert "T02:30:00.000Z" in page and "Run now" not in page and 'aria-current="page"' in page
+    assert story.SCRIPT not in page and story.CANARY not in page + str(told)
+    assert "password=" in page and "<html" not in part and 'id="schedules"' in part
+    [found] = told["schedules"]
+    assert told["schema"] == "wbengine/schedules/1"
+    assert (found["name"], found["inputs"], found["wanted"]) == (NAME, ["key"], uuid)
+
+
+def test_operator_pauses_resumes_and_runs(kept: Schedules, audit: Any) -> None:
+    with site(kept, "olga") as browser:
+        fields = {"form_token": token_in(browser.get("/schedules").text), "schedule": NAME}
+        answer = send(browser, "/schedules/pause", fields)
+        assert answer.status_code == 303
+        assert kept.get(NAME).paused
+        page = browser.get(answer.headers["location"]).text
+        assert "The schedule is paused." in page and "Resume</button>" in page
+        assert send(browser, "/schedules/resume", fields).status_code == 303
+        assert not kept.get(NAME).paused
+        assert send(browser, "/schedules/run", fields).status_code == 303
+        assert kept.get(NAME).wanted is not None
+        assert send(browser, "/schedules/remove", fields).status_code == 404
+        gone = send(browser, "/schedules/run", {**fields, "schedule": "x"})
+        assert gone.status_code == 404 and "There is no schedule" in gone.text
+    lines = audit()
+    assert lines[0].startswith('pause schedule "daily ') and "from olga, operator" in lines[0]
+
+
+def test_others_change_nothing(kept: Schedules) -> None:
+    with site(kept, "victor") as viewer, site(kept, "olga") as operator:
+        fields = {"form_token": token_in(operator.get("/schedules").text), "schedule": NAME}
+        assert send(viewer, "/schedules/pause", fields).status_code == 403
+        assert send(operator, "/schedules/pause", {"schedule": NAME}).status_code == 403
+    assert not kept.get(NAME).paused
+
+
+def test_without_schedules_the_page_says_how(kept: Schedules) -> None:
+    """So it does where the store is no database."""
+    kept.remove(NAME)
+    for backend in (kept.backend, story.told().backend):
+        app = create_app(backend, token=story.TOKEN)
+        with TestClient(app, base_url=story.HOST) as client:
+            page = admitted(client).get("/schedules").text
+            assert "There are no schedules" in page and "wbengine schedule add" in page
+            assert client.get("/api/v1/schedules").json()["schedules"] == []

@@ -1,0 +1,27 @@
+"""Schedules: flows that are submitted at given times, by `wbengine serve`.
+
+    schedules.add("nightly", "shop:report", cron="30 2 * * *", time_zone="Europe/Berlin",
+                  backend="postgresql://flows@db/flows")
+
+The public names are found on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wbengine import _lazily
+
+if TYPE_CHECKING:
+    from wbengine.schedules.store import Entry, Schedules, add
+    from wbengine.schedules.ticks import Schedule
+
+__all__ = ["Entry", "Schedule", "Schedules", "add"]
+
+__getattr__, __dir__ = _lazily.names(
+    __name__,
+    {
+        **dict.fromkeys(("Entry", "Schedules", "add"), "wbengine.schedules.store"),
+        "Schedule": "wbengine.schedules.ticks",
+    },
+)

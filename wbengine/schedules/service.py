@@ -1,0 +1,137 @@
+"""What fires schedules: a part of `wbengine serve`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import sqlalchemy as sa
+
+from wbengine import exceptions
+from wbengine.engines import submission
+from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
+from wbengine.jobs.backends import impl_sql
+from wbengine.persistence import base
+from wbengine.schedules import ticks
+from wbengine.schedules.store import Entry, Schedules
+
+__all__ = ["ScheduleService"]
+
+LOG: Final = logging.getLogger(__name__)
+
+
+class ScheduleService:
+    """Fires the schedules in a database; any number of processes may do so.
+
+    A firing is one transaction: the schedule has its next tick, if it still has the one that was
+    read, and the flow of the tick is kept, with its job.  Where `board` is elsewhere, the job is
+    posted afterwards: whoever serves the board does that, if this process dies before.
+
+    :param clock: returns unix seconds, rather than the clock of the database.
+    """
+
+    #: Seconds between two looks, at most: for what others changed.
+    LOOK_SECONDS: Final = 5.0
+    #: Seconds between two looks at a flow that keeps the next one from being fired.
+    HELD_SECONDS: Final = 1.0
+    #: Seconds for which a schedule is left alone that could not be fired; others may be able to.
+    RETRY_SECONDS: Final = 10.0
+
+    def __init__(
+        self,
+        persistence: base.Backend,
+        board: jobs.JobBoard,
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.schedules: Final = Schedules(persistence, clock=clock)
+        self._board = board
+        # Until when, on the monotonic clock, by name.
+        self._left_alone: dict[str, float] = {}
+
+    def fire_due(self) -> float:
+        """Fire what is due, a tick of each schedule; seconds until there is more to do.
+
+        :raises StorageFailure: the database cannot be used.
+        """
+        now, entries = self.schedules.due(self.LOOK_SECONDS)
+        return min([self.LOOK_SECONDS, *(self._handle(entry, now) for entry in entries)])
+
+    def _handle(self, entry: Entry, now: float) -> float:
+        wait = self._left_alone.get(entry.name, 0.0) - time.monotonic()
+        if wait > 0:
+            return wait
+        self._left_alone.pop(entry.name, None)
+        try:
+            return self._do(entry, now)
+        except (exceptions.StorageFailure, exceptions.JobFailure):
+            raise
+        except Exception as error:  # of what makes the flow
+            LOG.warning("Schedule %s could not be fired: %s", entry.name, error, exc_info=True)
+            self.schedules.note_trouble(entry, f"{type(error).__name__}: {error}")
+            self._left_alone[entry.name] = time.monotonic() + self.RETRY_SECONDS
+            return self.RETRY_SECONDS
+
+    def _do(self, entry: Entry, now: float) -> float:
+        schedule = entry.schedule
+        if entry.wanted is not None:
+            self._fire(entry, int(now), entry.wanted, lambda it: self.schedules.grant(it, entry))
+            return 0.0
+        if entry.due > now:
+            return entry.due - now
+        busy = schedule.overlap != ticks.ALLOW and self._is_busy(entry)
+        step = schedule.step(entry.next_tick, now, busy=busy)
+        if step is None:
+            if schedule.overlap == ticks.CANCEL:
+                self._cancel(entry)
+            return self.HELD_SECONDS
+        if step.tick is None:
+            self.schedules.skip(entry, step)
+            LOG.info("Schedule %s: a tick is left out", entry.name)
+        else:
+            uuid = schedule.flow_id(step.tick)
+            self._fire(
+                entry, step.tick, uuid, lambda it: self.schedules.advance(it, entry, step, uuid)
+            )
+        return 0.0  # the next tick may be due
+
+    def _fire(
+        self, entry: Entry, tick: int, uuid: str, advance: Callable[[sa.Connection], bool]
+    ) -> None:
+        schedule = entry.schedule
+        flow, _ = submission.new_flow(
+            schedule.factory,
+            inputs=schedule.inputs_at(tick),
+            tags=schedule.tags_at(tick),
+            uuid=uuid,
+        )
+        book, board = submission.new_book(flow), self._board
+        priority = jobs.JobPriority.convert(schedule.priority)
+        if isinstance(board, stored.StoredJobBoard):
+            stored.note_submitted(flow.meta, board, priority)
+            done = self.schedules.keep(flow, book, advance)
+            if done:
+                board.repost(flow.uuid, flow.name, book, priority)
+        else:
+            assert isinstance(board, impl_sql.SQLJobBoard)
+            done = board.post_flow(flow.name, book, flow, priority, first=advance) is not None
+        if done:
+            LOG.info("Schedule %s fired flow %s for %s", entry.name, uuid, ticks.iso(tick))
+
+    def _is_busy(self, entry: Entry) -> bool:
+        """Whether the flow that was fired last has not ended; one that was put aside has."""
+        flow, board = entry.last_flow, self._board
+        if flow is None or not self.schedules.is_unfinished(flow):
+            return False
+        return not (isinstance(board, jobs.FlowBoard) and board.is_trashed(flow))
+
+    def _cancel(self, entry: Entry) -> None:
+        assert entry.last_flow is not None
+        handle = submission.FlowHandle(entry.last_flow, self.schedules.backend, self._board)
+        try:
+            handle.cancel(f"schedule {entry.name} is due again")
+        except exceptions.NotFound:  # it was deleted meanwhile
+            return

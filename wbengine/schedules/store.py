@@ -1,0 +1,388 @@
+"""Schedules as they are kept: rows in the database of the flows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from wbengine import _codec, _sql, exceptions
+from wbengine._sql import dialects
+from wbengine.engines import loading, submission
+from wbengine.persistence import backends, models
+from wbengine.persistence import base as persistence
+from wbengine.persistence.backends import sql
+from wbengine.persistence.backends.sql import rows, tables, writing
+from wbengine.schedules.ticks import Schedule, Step, iso
+
+__all__ = ["Entry", "Schedules", "add"]
+
+_T = TypeVar("_T")
+
+_TABLE: Final = tables.SCHEDULES.name
+#: Characters of why a firing failed.
+_LONGEST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule as it is kept.
+
+    `next_tick` is fired at `due` (both in unix seconds) unless it is paused; `last_flow` is the
+    uuid of the flow that was fired last, for `last_tick` (None: nothing yet, or none of a tick).
+    `wanted` is the uuid of a flow that is to be fired at once.  `trouble` says why the latest try
+    to fire failed.
+    """
+
+    schedule: Schedule
+    paused: bool
+    next_tick: int
+    due: float
+    last_tick: int | None
+    last_flow: str | None
+    wanted: str | None
+    trouble: str | None
+    revision: int
+
+    @property
+    def name(self) -> str:
+        return self.schedule.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: ticks in ISO 8601, and of inputs the names only."""
+        return {
+            "name": self.name,
+            **self.schedule.to_dict(),
+            "inputs": sorted(self.schedule.inputs),
+            "paused": self.paused,
+            "next": None if self.paused else iso(self.next_tick),
+            "due": None if self.paused else self.due,
+            "last": None if self.last_tick is None else iso(self.last_tick),
+            "last_flow": self.last_flow,
+            "wanted": self.wanted,
+            "trouble": self.trouble,
+        }
+
+
+class Schedules:
+    """The schedules in the database of a backend; any thread may call any method.
+
+    Times are those of the database's clock, or of `clock`, which returns unix seconds.
+
+    :raises ValueError: the backend is no database.
+    """
+
+    def __init__(
+        self, backend: persistence.Backend, *, clock: Callable[[], float] | None = None
+    ) -> None:
+        if not isinstance(backend, sql.SQLBackend):
+            raise ValueError(f"Schedules need a database to be kept in, not {backend!r}")
+        self.backend: Final = backend
+        self._clock = clock
+        self._sql = _Statements(backend.options.dialect)
+
+    def add(self, schedule: Schedule, *, replace: bool = False) -> Entry:
+        """Keep a schedule; its first tick is the first one from now.
+
+        Its flow is made once, to see that it can be, and that no inputs are missing.
+
+        :param replace: where there is one of this name, this one takes its place; whether it is
+            paused stays, and so do the ticks that are due, unless their times change.
+        :raises Duplicate: there is one of this name.
+        :raises Exception: what `engines.submit` raises about a factory and its inputs.
+        """
+        _, given = submission.new_flow(
+            schedule.factory, inputs=schedule.inputs_at(0), tags=schedule.tags_at(0)
+        )
+        _codec.pack(given, "inputs")
+        return self.declare(schedule, replace=replace)
+
+    def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
+        """As `add`, where what makes the flow need not be importable here."""
+        text = rows.text_of(_codec.pack(schedule.to_dict(), "schedule"))
+
+        def work(connection: sa.Connection) -> None:
+            now = self._now(connection)
+            tick = schedule.after(now)
+            row = {"name": schedule.name, "text": text, "tick": tick, "due": schedule.due(tick)}
+            kept = self._find(connection, schedule.name, lock=True)
+            is_new = kept is None
+            if kept is None:
+                connection.execute(self._sql.add, row)
+                kept = self._find(connection, schedule.name, lock=True)
+                assert kept is not None
+            if not replace and not (is_new and kept.schedule == schedule):
+                raise exceptions.Duplicate(f"There is a schedule {schedule.name!r} already")
+            if kept.schedule != schedule:
+                if _times(kept.schedule) == _times(schedule):
+                    row["tick"] = kept.next_tick
+                    row["due"] = schedule.due(kept.next_tick)
+                connection.execute(self._sql.replace, row)
+
+        self._transact(f"Keeping schedule {schedule.name!r}", work)
+        return self.get(schedule.name)
+
+    def get(self, name: str) -> Entry:
+        """:raises NotFound: there is none of this name."""
+        found = None
+        if self.backend.is_there():
+            found = self._transact(
+                f"Reading schedule {name!r}", lambda it: self._find(it, name), write=False
+            )
+        if found is None:
+            raise _missing(name)
+        return found
+
+    def all(self) -> list[Entry]:
+        """All of them, by name."""
+        if not self.backend.is_there():
+            return []
+        return self._transact(
+            "Listing schedules",
+            lambda it: [_entry(row) for row in it.execute(self._sql.all).mappings()],
+            write=False,
+        )
+
+    def pause(self, name: str) -> None:
+        """Fire no more ticks; those that come while it is paused are not caught up.
+
+        :raises NotFound: there is none of this name.
+        """
+        self._set(name, self._sql.pause, {})
+
+    def resume(self, name: str) -> None:
+        """Go on with the next tick; nothing happens to one that is not paused.
+
+        :raises NotFound: there is none of this name.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            kept = self._find(connection, name, lock=True)
+            if kept is None:
+                raise _missing(name)
+            tick = kept.schedule.after(self._now(connection))
+            told = {"name": name, "tick": tick, "due": kept.schedule.due(tick)}
+            connection.execute(self._sql.resume, told)
+
+        self._transact(f"Resuming schedule {name!r}", work)
+
+    def run(self, name: str) -> str:
+        """Have it fired once, now, besides its ticks, be it paused or not; the flow's uuid.
+
+        A `wbengine serve` does so, whatever the policy of overlaps says.  Until then, to ask again
+        is to ask for the same flow.
+
+        :raises NotFound: there is none of this name.
+        """
+
+        def work(connection: sa.Connection) -> str:
+            connection.execute(self._sql.want, {"name": name, "uuid": models.new_uuid()})
+            kept = self._find(connection, name)
+            if kept is None:
+                raise _missing(name)
+            return str(kept.wanted)
+
+        return self._transact(f"Asking for a firing of schedule {name!r}", work)
+
+    def remove(self, name: str) -> None:
+        """Forget it; flows that were fired stay.
+
+        :raises NotFound: there is none of this name.
+        """
+        self._set(name, self._sql.remove, {})
+
+    # -- for those who fire ---------------------------------------------------------------------
+
+    def due(self, within: float) -> tuple[float, list[Entry]]:
+        """The time now, and those that are due in so many seconds, or asked for; by when."""
+
+        def work(connection: sa.Connection) -> tuple[float, list[Entry]]:
+            now = self._now(connection)
+            found = connection.execute(self._sql.due, {"until": now + within}).mappings()
+            return now, [_entry(row) for row in found]
+
+        return self._transact("Looking for schedules that are due", work, write=False)
+
+    def is_unfinished(self, flow: str) -> bool:
+        """Whether a flow is kept, and has not ended."""
+        return self._transact(
+            f"Looking at flow {flow}",
+            lambda it: it.execute(self._sql.unfinished, {"uuid": flow}).first() is not None,
+            write=False,
+        )
+
+    def keep(
+        self, flow: models.FlowDetail, book: models.LogBook, first: Callable[[sa.Connection], bool]
+    ) -> bool:
+        """Keep a flow in one transaction with what it begins with; False: that returned False."""
+        new, statements = writing.NewBook(book), self.backend.statements
+
+        def work(connection: sa.Connection) -> bool:
+            if not first(connection):
+                return False
+            new.put(connection, statements)
+            return True
+
+        return self._transact(f"Keeping flow {flow.name!r}", work)
+
+    def advance(
+        self, connection: sa.Connection, entry: Entry, step: Step, flow: str | None
+    ) -> bool:
+        """Note that a step is done, in a transaction; whether its flow is to be kept with that.
+
+        False: another process has done so before, or there is such a flow.
+        """
+        told = {
+            "name": entry.name, "was": entry.next_tick, "revision": entry.revision,
+            "tick": step.next_tick, "due": entry.schedule.due(step.next_tick),
+        }  # fmt: skip
+        if flow is None:
+            return connection.execute(self._sql.skip, told).rowcount > 0
+        return self._fired(
+            connection, self._sql.advance, {**told, "fired": step.tick, "uuid": flow}
+        )
+
+    def grant(self, connection: sa.Connection, entry: Entry) -> bool:
+        """Note that the flow that was asked for is fired, in a transaction; as `advance` says."""
+        return self._fired(connection, self._sql.grant, {"name": entry.name, "uuid": entry.wanted})
+
+    def _fired(
+        self, connection: sa.Connection, statement: sa.TextClause, told: Mapping[str, Any]
+    ) -> bool:
+        done = connection.execute(statement, told).rowcount > 0
+        return done and connection.execute(self._sql.flow, told).first() is None
+
+    def skip(self, entry: Entry, step: Step) -> None:
+        """Leave a tick out."""
+        self._transact(
+            f"Advancing schedule {entry.name!r}",
+            lambda connection: self.advance(connection, entry, step, None),
+        )
+
+    def note_trouble(self, entry: Entry, why: str) -> None:
+        """Note why it could not be fired."""
+        if why[:_LONGEST] != entry.trouble:
+            self._set(entry.name, self._sql.trouble, {"why": rows.kept(why[:_LONGEST])}, True)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _now(self, connection: sa.Connection) -> float:
+        return float(connection.scalar(self._sql.now) if self._clock is None else self._clock())
+
+    def _find(self, connection: sa.Connection, name: str, lock: bool = False) -> Entry | None:
+        statement = self._sql.find_locked if lock else self._sql.find
+        row = connection.execute(statement, {"name": name}).mappings().first()
+        return None if row is None else _entry(row)
+
+    def _set(
+        self, name: str, statement: sa.TextClause, told: Mapping[str, Any], gone_ok: bool = False
+    ) -> None:
+        def work(connection: sa.Connection) -> None:
+            changed = connection.execute(statement, {"name": name, **told}).rowcount
+            if not (changed or gone_ok):
+                raise _missing(name)
+
+        self._transact(f"Changing schedule {name!r}", work)
+
+    def _transact(
+        self, what: str, work: Callable[[sa.Connection], _T], *, write: bool = True
+    ) -> _T:
+        self.backend.prepare()
+        return _sql.transact(self.backend.engine, what, work, write=write)
+
+
+class _Statements:
+    """The SQL of schedules, made once for its kind of database."""
+
+    def __init__(self, dialect: str) -> None:
+        one = "WHERE name = :name"
+        select = tables.select(tables.SCHEDULES)
+        changed = "revision = revision + 1"
+        lock = "" if dialect == dialects.SQLITE else " FOR UPDATE"
+        self.now = sa.text(f"SELECT {dialects.now(dialect)}")
+        self.find = sa.text(f"{select} {one}")
+        self.find_locked = sa.text(f"{select} {one}{lock}")
+        self.all = sa.text(f"{select} ORDER BY name")
+        self.due = sa.text(
+            f"{select} WHERE (paused = 0 AND due <= :until) OR wanted IS NOT NULL ORDER BY due"
+        )
+        columns = {"definition": ":text", "next_tick": ":tick", "due": ":due"}
+        #: Unless another process has just done so.
+        self.add = dialects.upsert(
+            dialect, _TABLE, ["name", *columns], ["name"], keep=columns, given=columns
+        )
+        times = "next_tick = :tick, due = :due"
+        self.replace = sa.text(
+            f"UPDATE {_TABLE} SET definition = :text, {times}, {changed}, trouble = NULL {one}"
+        )
+        self.pause = sa.text(f"UPDATE {_TABLE} SET paused = 1, {changed} {one}")
+        self.resume = sa.text(
+            f"UPDATE {_TABLE} SET paused = 0, {times}, {changed}, trouble = NULL"
+            f" {one} AND paused = 1"
+        )
+        self.want = sa.text(f"UPDATE {_TABLE} SET wanted = COALESCE(wanted, :uuid) {one}")
+        self.remove = sa.text(f"DELETE FROM {_TABLE} {one}")
+        self.trouble = sa.text(f"UPDATE {_TABLE} SET trouble = :why {one}")
+        ours = f"{one} AND paused = 0 AND next_tick = :was AND revision = :revision"
+        self.skip = sa.text(f"UPDATE {_TABLE} SET {times} {ours}")
+        fired = "last_flow = :uuid, trouble = NULL"
+        self.advance = sa.text(f"UPDATE {_TABLE} SET {times}, last_tick = :fired, {fired} {ours}")
+        self.grant = sa.text(f"UPDATE {_TABLE} SET wanted = NULL, {fired} {one} AND wanted = :uuid")
+        flows, kept = tables.FLOWS.name, "WHERE uuid = :uuid"
+        self.flow = sa.text(f"SELECT 1 FROM {flows} {kept}")
+        self.unfinished = sa.text(
+            f"SELECT 1 FROM {flows} {kept}"
+            " AND (state IS NULL OR state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED'))"
+        )
+
+
+def add(
+    name: str, factory: str, *, backend: loading.Backend, replace: bool = False, **options: Any
+) -> Entry:
+    """Keep a schedule in a database: `Schedules(backend).add(Schedule(...))`.
+
+    `backend` may be a URI, which is closed afterwards; `options` are those of `Schedule`.
+    """
+    schedule = Schedule(name=name, factory=factory, **options)
+    with _opened(backend) as kept:
+        return Schedules(kept).add(schedule, replace=replace)
+
+
+@contextlib.contextmanager
+def _opened(backend: loading.Backend) -> Iterator[persistence.Backend]:
+    if isinstance(backend, persistence.Backend):
+        yield backend
+        return
+    if not isinstance(backend, str | Mapping):
+        raise TypeError(
+            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
+        )
+    with contextlib.closing(backends.fetch(backend)) as made:
+        yield made
+
+
+def _entry(row: sa.RowMapping) -> Entry:
+    told = _codec.unpack(json.loads(row["definition"]))
+    return Entry(
+        Schedule.from_dict(row["name"], told),
+        paused=bool(row["paused"]),
+        **{
+            name: row[name]
+            for name in (
+                *("next_tick", "due", "last_tick", "last_flow", "wanted", "trouble", "revision"),
+            )
+        },
+    )
+
+
+def _times(schedule: Schedule) -> tuple[Any, ...]:
+    """What its ticks follow from."""
+    return schedule.cron, schedule.every, schedule.time_zone
+
+
+def _missing(name: str) -> exceptions.NotFound:
+    return exceptions.NotFound(f"There is no schedule {name!r}")
