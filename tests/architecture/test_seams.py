@@ -48,7 +48,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "transports": tuple(
         f"wbengine.transports.{name}"
         for name in (
-            "_amqp_buffer",
+            "_amqp_socket",
             "_amqp_frames",
             "_arrivals",
             "_envelope",

@@ -72,5 +72,51 @@ class Side:
         return message
 
 
+class Asked(Side):
+    """A worker's side, which answers from any thread, and whoever asks it."""
+
+    def __init__(self, url: str, slots: int = 2, **options: Any) -> None:
+        super().__init__(url, "w", queues=("q",), slots=slots, keeps=True, **options)
+        self.told: list[int] = []
+        self.most = 0
+
+    def _on_message(self, data: Any, message: Any) -> None:
+        super()._on_message(data, message)
+        assert self.proxy.consumer.work is not None
+        self.most = max(self.most, len(self.proxy.consumer.work.held))
+
+    def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
+        number = env.body_of(message)["n"]
+        envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
+        answer = outgoing.message(envelope, after=lambda: self.told.append(number))
+        return self.proxy.consumer.answer(answer, message, soon)
+
+    @contextlib.contextmanager
+    def answering(self, threads: int) -> Iterator[None]:
+        """Answer whatever comes, by so many threads."""
+        ends = threading.Event()
+        taken = iter(range(10**9))
+        lock = threading.Lock()
+
+        def run() -> None:
+            while True:
+                with lock:
+                    number = next(taken)
+                while number >= len(self.messages):
+                    if ends.wait(0.001):
+                        return
+                assert self.answer(self.messages[number], soon=number % 3 == 0)
+
+        made = [threading.Thread(target=run) for _ in range(threads)]
+        for thread in made:
+            thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            for thread in made:
+                thread.join(60)
+
+
 def queues(server: brokers.Rabbitmq, url: str) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in server.queues(url.rpartition("/")[2])}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import math
 import struct
 import threading
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.rabbitmq_sides import Side, queues
+from tests.integration.rabbitmq_sides import Asked, Side, queues
 from tests.support import brokers, outgoing, sample_tasks, wiretap
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, task
@@ -21,52 +21,6 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.patterns import unordered_flow
 
 PUBLISH, ACK = (60, 40), (60, 80)
-
-
-class Asked(Side):
-    """A worker's side, which answers from any thread, and whoever asks it."""
-
-    def __init__(self, url: str, slots: int = 2, **options: Any) -> None:
-        super().__init__(url, "w", queues=("q",), slots=slots, keeps=True, **options)
-        self.told: list[int] = []
-        self.most = 0
-
-    def _on_message(self, data: Any, message: Any) -> None:
-        super()._on_message(data, message)
-        assert self.proxy.consumer.work is not None
-        self.most = max(self.most, len(self.proxy.consumer.work.held))
-
-    def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:
-        number = env.body_of(message)["n"]
-        envelope = env.Envelope("TEST", {"n": number}, routing_key=to)
-        answer = outgoing.message(envelope, after=lambda: self.told.append(number))
-        return self.proxy.consumer.answer(answer, message, soon)
-
-    @contextlib.contextmanager
-    def answering(self, threads: int) -> Iterator[None]:
-        """Answer whatever comes, by so many threads."""
-        ends = threading.Event()
-        taken = iter(range(10**9))
-        lock = threading.Lock()
-
-        def run() -> None:
-            while True:
-                with lock:
-                    number = next(taken)
-                while number >= len(self.messages):
-                    if ends.wait(0.001):
-                        return
-                assert self.answer(self.messages[number], soon=number % 3 == 0)
-
-        made = [threading.Thread(target=run) for _ in range(threads)]
-        for thread in made:
-            thread.start()
-        try:
-            yield
-        finally:
-            ends.set()
-            for thread in made:
-                thread.join(60)
 
 
 @pytest.fixture
@@ -130,10 +84,10 @@ def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
             e.send(number, "q")
         until(lambda: len(w.got) == 2)
         line = w.proxy.consumer._receiver.replies._channel.connection
-        with line._buffer._writing:  # so that nobody else writes meanwhile
+        with line._socket._writing:  # so that nobody else writes meanwhile
             assert w.answer(w.messages[0], soon=True)
             assert w.answer(w.messages[1])
-            assert len(line._buffer._out) == 2
+            assert len(line._socket._out) == 2
         line.flush()
         until(lambda: e.got == [0, 1] and len(w.got) == 3)
         assert w.answer(w.messages[2], soon=True)
@@ -189,9 +143,10 @@ def test_answer_is_refused_while_its_connection_cannot_take_it(
         message = w.messages[0]
         receiver = w.proxy.consumer._receiver
         assert receiver is not None and receiver.replies is not None
-        receiver.replies._confirms.blocked = True
+        connection = receiver.replies.confirms.channel.connection
+        connection.takes_since = math.inf
         assert not w.answer(message)
-        receiver.replies._confirms.blocked = False
+        connection.takes_since = 0.0
         assert w.answer(message)
         assert not w.answer(message)
         until(lambda: e.got == w.told == [1])

@@ -15,11 +15,11 @@ from typing import Any
 import amqp
 import pytest
 from amqp import serialization
-from amqp.transport import TCPTransport
 
 from tests.unit.amqp_frames import delivered
 from wbengine.engines.worker_based.connections.amqp_connection import AmqpChannel, AmqpConnection
 from wbengine.transports import _amqp_frames as frames
+from wbengine.transports._amqp_socket import AmqpSocket
 
 
 class Ends:
@@ -27,16 +27,18 @@ class Ends:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        ours.settimeout(60.0)
-        transport: Any = TCPTransport("nobody:1")
-        transport.sock = ours
-        transport._setup_transport()
+        made: Any = types.SimpleNamespace(
+            sock=ours, connected=True, connect=lambda: None, close=ours.close
+        )
+        self.socket = AmqpSocket(made)
+        self.socket.connect()
         self.others: list[Any] = []
         self.channel: Any = types.SimpleNamespace(
             channel_id=7, basic_consume=lambda *args, **options: None, auto_decode=True
         )
         raw = types.SimpleNamespace(
-            transport=transport,
+            transport=self.socket,
+            collect=self.socket.close,
             heartbeat=0,
             frame_max=131072,
             bytes_sent=0,
@@ -58,7 +60,7 @@ class Ends:
 
     def close(self) -> None:
         self.amqp.close()
-        self.amqp.socket.close()
+        self.socket.close()
         self.theirs.close()
 
 

@@ -11,7 +11,13 @@ from tools.benching.profiling import Profile
 from tools.benching.systems import LOCALS
 from tools.benching.telling import DASH, STARTED, parts
 
-KINDS = {"wbengine": "ours", "wbengine-shared": "kept", "kombu": "floor"}
+KINDS = {
+    "wbengine": "ours",
+    "wbengine-shared": "kept",
+    "wbengine-ledger": "ours",
+    "wbengine-transient": "ours",
+    "kombu": "floor",
+}
 CASES = {
     "wide": "tasks that do nothing, all at once, results gathered",
     "chain": "each task is fed by the last, whose result the caller has got",

@@ -114,7 +114,11 @@ class Run:
     def _idle(
         self, media: list[str], pythons: dict[str, str], where: places.Places
     ) -> Iterator[idling.Idle]:
-        kinds = [one for one in self.systems if one.driver != "kombu" and one.variant != "shared"]
+        kinds = [
+            one
+            for one in self.systems
+            if one.driver != "kombu" and (one.driver != "wbengine" or not one.variant)
+        ]
         for one in idling.measure_all(kinds, pythons, media, where, self._wanted.idle):
             if isinstance(one, str):
                 self._say(f"idle: {one}")

@@ -68,6 +68,18 @@ SYSTEMS = (
         variant="shared", peer=False, log=_LINES,
     ),
     System(
+        "wbengine-ledger", "wbengine, ledger in Redis", "wbengine", (), ("amqp",),
+        "as with wbengine; a row in a ledger for each task (at most one run of each attempt), and"
+        " requests that are not persistent: the engine sends again what a broker loses",
+        variant="ledger", peer=False, helped="ledger=redis://... for both sides", log=_LINES,
+    ),
+    System(
+        "wbengine-transient", "wbengine, requests in memory", "wbengine", (), ("amqp",),
+        "as with wbengine, without a ledger; requests that are not persistent: of those that a"
+        " broker loses, tasks that are not idempotent may fail with WorkerLost",
+        variant="transient", peer=False, helped="broker_persistent=False", log=_LINES,
+    ),
+    System(
         "kombu", "kombu alone (echo)", "kombu", ("kombu[redis]>=5.3",), WIRES,
         "acknowledged when the answer was sent; durable queues, persistent messages, no confirms,"
         " no limit to what a worker is handed; it runs nothing and keeps nothing",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from wbengine.views.fleet import Fleet, WorkerView
 
 __all__ = ["command"]
+
+_BLOCKED: Final = " (takes no messages now: it is short of memory or disk)"
 
 
 @base.command(
@@ -38,7 +40,7 @@ def command(context: contexts.Context, least: int | None) -> None:
     else:
         printer.pairs(
             [
-                ("broker", content["broker"]),
+                ("broker", content["broker"] + (_BLOCKED if content["blocked"] else "")),
                 ("exchange", content["exchange"]),
                 ("workers", _counts(content["workers"], content["states"])),
                 ("slots", f"{content['running']} of {content['slots']} busy"),
@@ -62,6 +64,7 @@ def _summary(fleet: Fleet, found: list[WorkerView]) -> dict[str, Any]:
     there = queues.look(fleet)
     return {
         "broker": fleet.target.shown,
+        "blocked": fleet.is_blocked,
         "exchange": fleet.exchange,
         "workers": len(found),
         "states": dict(Counter(one.state for one in found)),

@@ -15,6 +15,7 @@ from amqp import serialization
 METHOD: Final = 1
 HEADER: Final = 2
 BODY: Final = 3
+HEARTBEAT: Final = 8
 
 #: What a frame ends with.
 END: Final = 0xCE

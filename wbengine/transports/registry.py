@@ -16,7 +16,7 @@ from kombu.transport import virtual
 
 from wbengine import _names, _options
 from wbengine.concurrency import eventlet
-from wbengine.transports import _files, amqp, filesystem, memory, tls
+from wbengine.transports import _amqp_socket, _files, amqp, filesystem, memory, tls
 from wbengine.transports.broker import Broker
 
 #: Names the broker of engines and workers that are told none.
@@ -109,6 +109,7 @@ class Target:
         :raises ValueError: the URL is malformed.
         """
         url = self.url
+        transport: Any = self.transport
         more: dict[str, Any] = {"transport_options": dict(self.options)}
         try:
             if self.amqp:
@@ -116,7 +117,8 @@ class Target:
                 url, more = amqp.arguments(
                     brokers[number % len(brokers)], self.transport, self.options
                 )
-            return kombu.Connection(url, transport=self.transport, **{**more, **kwargs})
+                transport = _amqp_socket.Transport
+            return kombu.Connection(url, transport=transport, **{**more, **kwargs})
         except amqp.Malformed as error:
             raise ValueError(str(error)) from None
         except ValueError:

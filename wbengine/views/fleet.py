@@ -170,6 +170,11 @@ class Fleet:
         """The queue of whoever looks."""
         return self._executor.uuid
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        return self._executor.is_blocked
+
     def open(self) -> Fleet:
         """Begin to look.  Idempotent.
 

@@ -1,7 +1,8 @@
 """wbengine: `engines.run`, and `python -m wbengine.worker`.
 
 Each flow has an executor of its own, as by default; with the variant `shared`, one executor is kept
-for all flows, as peers keep their connections.
+for all flows, as peers keep their connections.  On RabbitMQ: with `ledger` there is one in Redis,
+and with `transient` requests are not persistent.
 """
 
 from __future__ import annotations
@@ -44,10 +45,15 @@ class Driver:
             return
         url = place.URL or f"filesystem://{place.FOLDER}/box"
         self._options = {"engine": "worker-based", "url": url}
+        ledger = ["--ledger", place.RESULTS] if place.VARIANT == "ledger" else []
         self._workers = place.Workers(
             ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
-             "--url", url, "--threads", str(place.SLOTS), "--quiet"]
+             "--url", url, "--threads", str(place.SLOTS), "--quiet", *ledger]
         )  # fmt: skip
+        if ledger:
+            self._options["ledger"] = place.RESULTS
+        if place.VARIANT == "transient":
+            self._options["broker_persistent"] = False
         if place.VARIANT == "shared":
             from wbengine.engines.worker_based import executor
 

@@ -235,6 +235,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         return self._finder
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        return self._proxy.is_blocked
+
+    @property
     def ledger(self) -> str | None:
         """The identity of the ledger, once started; None: there is none."""
         ledger = self._writer.ledger

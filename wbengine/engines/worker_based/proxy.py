@@ -109,6 +109,11 @@ class Proxy:
             "topic": self._topic,
         }
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker says that it takes no messages: it is short of memory or disk."""
+        return self._sender.is_blocked or self.consumer.is_blocked
+
     # Publishing.
 
     def publish(

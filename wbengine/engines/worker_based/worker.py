@@ -606,6 +606,8 @@ class Worker:
             return "it is not connected to its broker"
         if silence > SILENCE:
             return f"its broker has been silent for {silence:.0f} s"
+        if self._proxy.is_blocked:
+            return "its broker takes no messages: it is short of memory or disk"
         return (
             None if self._sources.wait_ready(0) else "it is not connected to the broker of Celery"
         )

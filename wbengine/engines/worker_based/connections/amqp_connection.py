@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import select
 import socket
@@ -13,12 +14,11 @@ from typing import Any, Final
 
 import kombu
 
-from wbengine.transports import _amqp_buffer
 from wbengine.transports import _amqp_frames as frames
 from wbengine.transports._amqp_frames import Delivery
+from wbengine.transports._amqp_socket import AmqpSocket
 
-#: Seconds that a broker may take to read what it is sent, and to answer what it is asked.
-STALL: Final = 10.0
+LOG = logging.getLogger(__name__)
 
 _BEGIN: Final = struct.Struct(">BH")
 _METHOD: Final = struct.Struct(">II")
@@ -39,11 +39,13 @@ class AmqpConnection:
         # Taken once: asked for them again, kombu would connect again, without our consumers.
         self._raw = connection.connection
         self._transport = connection.transport
-        self.socket: Any = self._raw.transport.sock
-        # Whoever waits for an answer inside of py-amqp waits no longer than this.
-        self.socket.settimeout(STALL)
-        self._buffer = _amqp_buffer.Buffer(self._raw.transport, STALL, self.ring)
-        self._pending: Callable[[], int] = getattr(self.socket, "pending", lambda: 0)
+        self._socket: AmqpSocket = self._raw.transport
+        self._socket.wake = self.ring
+        #: Since when the broker takes messages on this connection: it does not while it is short of
+        #: memory or disk (infinity).
+        self.takes_since = -math.inf
+        self._raw.on_blocked = self._on_blocked
+        self._raw.on_unblocked = self._on_unblocked
         self._channels: dict[int, AmqpChannel] = {}
         heartbeat = float(self._raw.heartbeat or 0)
         self._period = heartbeat / 4 if heartbeat else None
@@ -56,11 +58,11 @@ class AmqpConnection:
         self._rung = False
         self._belled = False
         self._poll, self._bells = select.poll(), select.poll()
-        self._poll.register(self.socket, select.POLLIN)
+        self._poll.register(self._socket.sock, select.POLLIN)
         self._poll.register(self._ear, select.POLLIN)
         self._bells.register(self._ear, select.POLLIN)
-        self._number = self.socket.fileno()
-        self._blocked_out = False
+        self._number = self._socket.sock.fileno()
+        self._waits_to_write = False
 
     @property
     def raw(self) -> Any:
@@ -70,7 +72,21 @@ class AmqpConnection:
     @property
     def is_stuck(self) -> bool:
         """Whether the broker does not read what it is sent, for now."""
-        return self._buffer.is_stuck
+        return self._socket.is_stuck
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes no messages, and reads nothing more on this connection once one
+        was published on it: an alarm."""
+        return self.takes_since == math.inf
+
+    def _on_blocked(self, reason: str) -> None:
+        self.takes_since = math.inf
+        LOG.warning("the broker takes no messages for now: it is short of memory or disk")
+
+    def _on_unblocked(self) -> None:
+        self.takes_since = time.monotonic()
+        LOG.warning("the broker takes messages again")
 
     def channel(self, exchange: str = "") -> AmqpChannel:
         """A new channel, which publishes to an exchange."""
@@ -82,19 +98,16 @@ class AmqpConnection:
 
     def put(self, data: bytes) -> None:
         """Whole frames, which go out with the next `flush`."""
-        self._buffer.put(data)
+        self._socket.put(data)
 
     def flush(self) -> None:
-        """Send what was put.
-
-        :raises OSError: the connection is lost; only to its own thread, others leave it to it.
-        """
+        """Send what was put; that the connection is lost is told by `wait`."""
         self._raw.bytes_sent += 1
-        self._buffer.flush()
+        self._socket.flush()
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Write what this thread writes meanwhile in one go."""
-        return self._buffer.corked()
+        return self._socket.corked()
 
     def ring(self) -> None:
         """Let `wait` return at once; from any thread."""
@@ -113,8 +126,8 @@ class AmqpConnection:
 
         :raises Exception: one of kombu's connection errors: the broker is silent for too long.
         """
-        if self._buffer.is_busy:
-            self._buffer.proceed()
+        if self._socket.is_busy:
+            self._socket.proceed(self.takes_since)
         if self._period is not None:
             now = time.monotonic()
             if now >= self._due:
@@ -122,11 +135,18 @@ class AmqpConnection:
                 self._transport.heartbeat_check(self._raw)
             left = self._due - now
             timeout = left if timeout is None else min(timeout, left)
-        if self._buffer.is_stuck != self._blocked_out:
+        if self._socket.is_stuck != self._waits_to_write:
             self._mind_stuck()
-        if self._buffer.pending or self._pending():
+        if self._socket.pending:
             return True
         return self._sleep(self._poll, timeout)
+
+    def hear(self, timeout: float | None) -> bool:
+        """`wait`, and `read` what there is; whether there was something."""
+        spoke = self.wait(timeout)
+        if spoke:
+            self.read()
+        return spoke
 
     def wait_for_ring(self, seconds: float) -> None:
         """Wait for a ring only, so long at most, whatever the broker says meanwhile."""
@@ -148,24 +168,24 @@ class AmqpConnection:
         return readable
 
     def _mind_stuck(self) -> None:
-        self._blocked_out = not self._blocked_out
-        wanted = select.POLLIN | select.POLLOUT if self._blocked_out else select.POLLIN
-        self._poll.modify(self.socket, wanted)
+        self._waits_to_write = not self._waits_to_write
+        wanted = select.POLLIN | select.POLLOUT if self._waits_to_write else select.POLLIN
+        self._poll.modify(self._socket.sock, wanted)
 
     def read(self) -> None:
         """Take in all that came, and tell whoever it is for.
 
         :raises Exception: one of kombu's connection errors, or of a channel's.
         """
-        buffer, raw = self._buffer, self._raw
-        buffer.fill()
+        source, raw = self._socket, self._raw
+        source.fill()
         raw.bytes_recv += 1
-        while buffer.pending:
-            data, at = buffer.got, buffer.at
+        while source.pending:
+            data, at = source.got, source.at
             kind, number = _BEGIN.unpack_from(data, at)
             channel = self._channels.get(number) if kind == frames.METHOD else None
             if channel is None or not self._is_known(channel, data, at):
-                raw.on_inbound_frame(buffer.frame())
+                raw.on_inbound_frame(source.frame())
 
     def _is_known(self, channel: AmqpChannel, data: bytes, at: int) -> bool:
         """Whether it is one of those that come all the time; if so, it is seen to."""
@@ -173,12 +193,12 @@ class AmqpConnection:
         if method == frames.DELIVER:
             found = frames.read(data, at, channel)
             if found is not None:
-                self._buffer.at = found[1]
+                self._socket.at = found[1]
                 channel.deliver(found[0])
                 return True
         elif method == frames.ACK and channel.on_receipt is not None:
             tag, bits = _RECEIPT.unpack_from(data, at + 11)
-            self._buffer.at = at + 8 + size
+            self._socket.at = at + 8 + size
             channel.on_receipt(tag, bool(bits & 1))
             return True
         return False
@@ -187,13 +207,13 @@ class AmqpConnection:
 
     def drop(self) -> None:
         """End a connection that is of no use, without a word to the broker."""
-        with contextlib.suppress(OSError):
-            self.socket.settimeout(0.1)
         self._raw.collect()
 
     def close(self) -> None:
-        """Nobody waits any more, and nobody else writes; the connection stays."""
-        self._buffer.close()
+        """Nobody waits any more.  The connection stays, but for one whose broker would not read a
+        word of farewell."""
+        if self.is_blocked or self.is_stuck:
+            self.drop()
         self._bell.close()
         self._ear.close()
 

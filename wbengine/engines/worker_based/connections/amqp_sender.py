@@ -48,6 +48,11 @@ class AmqpSender(Sender):
             self._connection.ring()
 
     @property
+    def is_blocked(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.is_blocked
+
+    @property
     def _idle(self) -> bool:
         return super()._idle and (self._writer is None or self._writer.is_idle)
 

@@ -128,6 +128,12 @@ class ConsumerLoop:
         return -math.inf if receiver is None else receiver.heard
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether the broker reads nothing more on the connection, for now."""
+        receiver = self._receiver
+        return receiver is not None and receiver.is_blocked
+
+    @property
     def ended(self) -> bool:
         """Whether `start` has returned: a proxy lives once."""
         return self._ended.is_set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import logging
+import math
 import threading
 import time
 from collections import deque
@@ -19,8 +19,6 @@ from wbengine.transports import _amqp_frames as frames
 if TYPE_CHECKING:
     from wbengine.engines.worker_based.connections import amqp_connection
     from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
-
-LOG = logging.getLogger(__name__)
 
 #: Seconds that a broker has to confirm what it was sent.
 CONFIRM_TIMEOUT: Final = 15.0
@@ -56,9 +54,9 @@ class Sent:
 class PublisherConfirms:
     """What is published on one AMQP channel, in the broker's confirm mode.
 
-    `settle([sent, ...])` is called, in order, for what was confirmed.  `window` is how many may be
-    on their way at once.  A connection that breaks, or a broker that confirms nothing in time, is
-    raised to whoever reads; `unconfirmed` then tells of what nobody knows whether it arrived.
+    `settle([sent, ...])` is called, in order, for what was confirmed, by `report`.  `window` is how
+    many may be on their way at once.  After a connection broke, `unconfirmed` tells of what nobody
+    knows whether it arrived.
 
     Of the thread that reads the connection; `prepare` and `send` of any, where the layout is ours.
     """
@@ -82,12 +80,6 @@ class PublisherConfirms:
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         channel.on_receipt = self._on_ack
-        self._connection.raw.on_blocked = self._on_blocked
-        self._connection.raw.on_unblocked = self._on_unblocked
-        #: Whether the broker takes no messages on this connection.
-        self.blocked = False
-        # When it did so again; before that it confirmed nothing.
-        self._freed = 0.0
         self._number = 0
         self._names = itertools.count(1)
         self._confirmed: list[Sent] = []
@@ -100,7 +92,7 @@ class PublisherConfirms:
     @property
     def room(self) -> int:
         """How many messages more may be written."""
-        if self.blocked or self._closed or self._connection.is_stuck:
+        if self._connection.is_blocked or self._closed or self._connection.is_stuck:
             return 0
         return self._window - len(self.unconfirmed)
 
@@ -163,44 +155,31 @@ class PublisherConfirms:
             self._connection.wait_for_ring(_GATHER)
 
     def read(self, timeout: float | None) -> bool:
-        """Take in what the broker says; wait for it, or for a ring, so long if it says nothing.
+        """`hear` what the broker says on the connection, and tell of what it confirmed.
 
-        Returns whether it said something.
+        :raises TransportFailure: it does not confirm what it should have by now.  While it takes no
+            messages it is waited for: what it was sent arrives when it goes on.
         """
-        if timeout is None or timeout > 0:
-            timeout = self._patience(timeout)
+        until = self._until()
+        if until < math.inf:
+            left = max(0.01, until - time.monotonic())
+            timeout = left if timeout is None else min(timeout, left)
         try:
-            spoke = self._connection.wait(timeout)
-            if spoke:
-                self._connection.read()
+            spoke = self._connection.hear(timeout)
         finally:  # what was confirmed is, whatever became of the connection since
             self.report()
         # Who was stopped for a while has to read first.
-        if not spoke and self.is_late(time.monotonic()):
-            why = " (it blocks publishers: an alarm)" if self.blocked else ""
-            raise exc.TransportFailure(
-                f"the broker confirmed nothing for {CONFIRM_TIMEOUT:.0f} s{why}"
-            )
+        if not spoke and time.monotonic() > self._until():
+            raise exc.TransportFailure(f"the broker confirmed nothing for {CONFIRM_TIMEOUT:.0f} s")
         return spoke
 
-    def is_late(self, now: float) -> bool:
-        """Whether the broker should have confirmed something by now."""
-        first = self._first()
-        return first is not None and now - max(first.at, self._freed) > CONFIRM_TIMEOUT
-
-    def _first(self) -> Sent | None:
+    def _until(self) -> float:
+        """When the broker should have confirmed something; infinity: there is nothing."""
         try:
-            return self.unconfirmed[0]
+            first = self.unconfirmed[0]
         except IndexError:
-            return None
-
-    def _patience(self, timeout: float | None) -> float | None:
-        first = self._first()
-        if first is None:
-            return timeout
-        since = max(first.at, self._freed)
-        left = max(0.01, since + CONFIRM_TIMEOUT - time.monotonic())
-        return left if timeout is None else min(timeout, left)
+            return math.inf
+        return max(first.at, self._connection.takes_since) + CONFIRM_TIMEOUT
 
     def report(self) -> None:
         """Tell of what was confirmed until now."""
@@ -234,15 +213,6 @@ class PublisherConfirms:
                 if sent.name == name:
                     sent.returned = True
                     return
-
-    def _on_blocked(self, reason: str) -> None:
-        self.blocked = True
-        LOG.warning("the broker takes no messages for now: it is short of memory or disk")
-
-    def _on_unblocked(self) -> None:
-        self.blocked = False
-        self._freed = time.monotonic()
-        LOG.warning("the broker takes messages again")
 
 
 def refuses(error: BaseException) -> bool:

@@ -337,7 +337,7 @@ class AmqpReceiver(KombuReceiver):
 
     @property
     def is_blocked(self) -> bool:  # type: ignore[override]
-        return self.replies is not None and self.replies.is_blocked
+        return self._amqp.is_blocked
 
     def drain(self, timeout: float) -> None:
         """Wait, read what is there, and hand it over when nothing is being read."""
@@ -347,15 +347,8 @@ class AmqpReceiver(KombuReceiver):
             due = min(due, self._work.next_due() or due)
             self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
-        try:
-            spoke = self._amqp.wait(0 if self._inbox else timeout)
-            if spoke:
-                self._amqp.read()
-        finally:
-            if self.replies is not None:
-                self.replies.report()
-        if self.replies is not None and not spoke:
-            self.replies.check(time.monotonic())
+        hear = self._amqp.hear if self.replies is None else self.replies.confirms.read
+        hear(0 if self._inbox else timeout)
         if self._inbox:
             with self._amqp.together():
                 while self._inbox:
@@ -376,6 +369,8 @@ class AmqpReceiver(KombuReceiver):
         self.channel.basic_cancel(_OWN)
 
     def end(self, remove: bool) -> None:
+        if self.is_blocked:
+            return  # nothing of this would be read
         super().end(remove)
         # To a broker, a queue is empty of which all is taken and nothing acknowledged.
         work = self._work

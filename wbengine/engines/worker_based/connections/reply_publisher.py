@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from wbengine import exceptions as exc
 from wbengine._crash import crashpoint
 from wbengine.engines.worker_based.connections import (
     amqp_connection,
@@ -42,7 +41,7 @@ class ReplyPublisher:
         self._channel = channel
         self._since = since
         self._send = send
-        self._confirms = publisher_confirms.PublisherConfirms(
+        self.confirms = publisher_confirms.PublisherConfirms(
             channel, layout, self._confirmed, publisher_confirms.WINDOW
         )
 
@@ -59,7 +58,7 @@ class ReplyPublisher:
         is written with what is written next, at the latest when the connection's thread looks up.
         False: nothing was done, since it cannot be done here, or not now.
         """
-        confirms, channel = self._confirms, self._channel
+        confirms, channel = self.confirms, self._channel
         if request.amqp_channel is not channel or confirms.room <= 0:
             return False
         if self._since and time.monotonic() < self._since:
@@ -83,28 +82,10 @@ class ReplyPublisher:
 
     # The connection's thread.
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the broker reads nothing on this connection for now: an alarm."""
-        return self._confirms.blocked
-
-    def report(self) -> None:
-        """Tell of what the broker confirmed."""
-        self._confirms.report()
-
-    def check(self, now: float) -> None:
-        """Call it when all is read that came.
-
-        :raises TransportFailure: the broker does not confirm what it should have by now.
-        """
-        # While it blocks publishers it only waits; and without them it would deliver all again.
-        if not self._confirms.blocked and self._confirms.is_late(now):
-            raise exc.TransportFailure("the broker confirms nothing")
-
     def close(self) -> None:
         """The connection is over."""
-        left = self._confirms.close()
-        self.report()
+        left = self.confirms.close()
+        self.confirms.report()
         if left:
             LOG.debug("%d answers may be lost with their connection: sent again", len(left))
         for sent in left:

@@ -191,6 +191,11 @@ class Sender:
         call(function, list(things))
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether the broker says that it takes no messages for now."""
+        return False
+
+    @property
     def behind(self) -> int:
         """How many messages wait."""
         return len(self._queue)

@@ -1,0 +1,143 @@
+"""A RabbitMQ that is short of memory: publishing waits, taking goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.rabbitmq_sides import Asked, Side
+from tests.support import brokers, sample_tasks, workers
+from tests.support.workers import until
+from wbengine.engines.worker_based.connections import publisher_confirms
+
+
+@pytest.fixture
+def starved(broker_servers: brokers.Brokers) -> Iterator[Any]:
+    """(one's own RabbitMQ, a URL): its alarms are for all that use it."""
+    server = broker_servers["own rabbitmq"]
+    with server.place() as url:
+        yield server, url
+
+
+def is_blocked(side: Side) -> bool:
+    """Whether the connection on which it publishes is."""
+    return side.proxy._sender.is_blocked
+
+
+def answered(worker: Asked, number: int) -> bool:
+    """Whether the request of this number came, and could be answered."""
+    return len(worker.got) > number and worker.answer(worker.messages[number])
+
+
+def test_engine_hears_all_that_waits_while_it_cannot_publish(starved: Any) -> None:
+    """And the broker reads what it acknowledges, for nothing was published on that connection."""
+    server, url = starved
+    count = 600
+    with Side(url, "w").running() as w:
+        with Side(url, "e").running() as e:
+            e.proxy.consumer.leaves_queue = True
+        for number in range(count):
+            w.send(number, "e")
+        assert w.proxy.flush(60)
+        server.alarm()
+        with Side(url, "e").running() as e:
+            e.send(0, "w")
+            e.send(1, "w")
+            until(lambda: is_blocked(e))
+            until(lambda: len(e.got) == count)
+            assert e.got == list(range(count))
+            assert is_blocked(e) and not e.proxy.consumer.is_blocked
+            server.calm()
+            until(lambda: w.got == [0, 1])
+
+
+def test_what_is_published_in_an_alarm_arrives_once_and_when_it_ends(
+    starved: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The alarm lasts for longer than a broker may take to confirm anything."""
+    monkeypatch.setattr(publisher_confirms, "CONFIRM_TIMEOUT", 0.5)
+    server, url = starved
+    told: list[int] = []
+    with Side(url, "e").running() as e, Side(url, "w").running() as w:
+        e.send(0, "w")
+        until(lambda: w.got == [0])
+        server.alarm()
+        for number in range(1, 100):
+            e.send(number, "w", after=lambda n=number: told.append(n))
+        until(lambda: is_blocked(e))
+        time.sleep(2)  # nothing is to happen in it
+        assert len(told) < 99
+        server.calm()
+        assert e.proxy.flush(60)
+        until(lambda: len(w.got) >= 100)
+        assert (w.got, told) == (list(range(100)), list(range(1, 100)))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the broker takes no messages for now: it is short of memory or disk",
+        "the broker takes messages again",
+    ]
+
+
+def test_worker_finishes_what_it_holds_and_answers_when_the_alarm_ends(starved: Any) -> None:
+    server, url = starved
+    with Side(url, "e").running() as e, Asked(url, slots=2).running() as w:
+        for number in range(4):
+            e.send(number, "q")
+        assert e.proxy.flush(60)
+        until(lambda: w.got == [0, 1])
+        server.alarm()
+        assert w.answer(w.messages[0])
+        until(lambda: w.proxy.consumer.is_blocked)
+        assert not w.answer(w.messages[1])
+        server.calm()
+        for number in (1, 2, 3):
+            until(functools.partial(answered, w, number))
+        until(lambda: len(e.got) == 4)
+        assert Counter(e.got) == Counter(w.got) == Counter(range(4))
+
+
+def test_stopping_does_not_wait_for_the_end_of_an_alarm(starved: Any) -> None:
+    server, url = starved
+    with contextlib.ExitStack() as stack:
+        e = stack.enter_context(Side(url, "e").running())
+        w = stack.enter_context(Asked(url).running())
+        e.send(1, "q")
+        until(lambda: w.got == [1])
+        server.alarm()
+        assert w.answer(w.messages[0])
+        for side in (e, w):
+            side.send(2, "e")
+            side.send(3, "e")
+            until(functools.partial(is_blocked, side))
+        until(lambda: w.proxy.consumer.is_blocked)
+        for side in (e, w):
+            began = time.monotonic()
+            side.proxy.stop(timeout=0.1)
+            assert side.proxy.consumer.join(60)
+            assert time.monotonic() - began < 5
+
+
+def test_it_is_told_that_the_broker_takes_no_messages(starved: Any) -> None:
+    server, url = starved
+    said = "its broker takes no messages: it is short of memory or disk"
+    with workers.worker_in_thread(url, sample_tasks.Nothing) as worker:
+        until(lambda: worker.trouble is None)
+        server.alarm()
+        until(lambda: worker.trouble == said)
+        told = subprocess.run(
+            [sys.executable, "-m", "wbengine", "status", "--url", url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert "(takes no messages now: it is short of memory or disk)" in told.stdout
+        server.calm()
+        until(lambda: worker.trouble is None)
