@@ -20,6 +20,7 @@ from tests.contract import places
 from tests.support import conducted, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
+from wbengine._sql import notifications
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -135,6 +136,35 @@ def test_submitted_flow_that_another_engine_ended_is_not_run_again(
         with conducting(store) as board:
             until(lambda: board.job_count == 0)
         assert conducted.notes(tmp_path) == before and handle.state == states.REVERTED
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_conductor_on_postgresql_is_woken_by_a_submission(
+    postgresql_url: str,
+    postgresql_server: servers.Server,
+    monkeypatch: pytest.MonkeyPatch,
+    is_cut: bool,
+) -> None:
+    """It does not look by itself in the time; also after its connection was lost."""
+    monkeypatch.setattr(notifications, "_AGAIN", 0.1)
+    with (
+        stores.backend(postgresql_url) as store,
+        boards.backend("b", "sql", persistence=store) as board,
+    ):
+        conductor = conductors.fetch(
+            "nonblocking", "c", board, persistence=store, wait_timeout=1000
+        )
+        thread = threading.Thread(target=conductor.run)
+        thread.start()
+        try:
+            for name in ("Ada", "Bob"):
+                handle = engines.submit(f"{HERE}:greeting", backend=store, inputs={"name": name})
+                assert handle.result(60)["greeting"] == f"hello {name}"
+                if is_cut:
+                    postgresql_server.cut(postgresql_url)
+        finally:
+            conductor.stop()
+            thread.join()
 
 
 # eta.

@@ -312,6 +312,13 @@ class JobBoard(abc.ABC):
     def register_entity(self, entity: Any) -> None:  # noqa: B027  (a default, not a stub)
         """Tell the board who works on it, where it keeps a list of that; those here keep none."""
 
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[object]:
+        """In a `with` block, have `wake` called, in any thread, when there may be a new job.
+
+        Where the board can tell; it may miss some, so that who waits looks now and then, too.
+        """
+        return contextlib.nullcontext()
+
     def wait(self, timeout: float | None = None) -> JobBoardIterator:
         """Wait for a job that can be claimed, and iterate over those there are.
 

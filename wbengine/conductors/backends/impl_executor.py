@@ -176,7 +176,8 @@ class ExecutorConductor(base.Conductor):
         )
         keeper.start()
         try:
-            with self._executor_factory() as executor:
+            waking = self._jobboard.waking(functools.partial(self._wake.put, None))
+            with waking, self._executor_factory() as executor:
                 try:
                     self._dispatch(executor, -1 if max_dispatches is None else max_dispatches)
                 except BaseException:  # the end of the block waits for flows of other threads
@@ -248,6 +249,8 @@ class ExecutorConductor(base.Conductor):
         """Wait until a flow has ended or `stop` was called, or for a while."""
         with contextlib.suppress(queue.Empty):
             self._wake.get(timeout=self._pause)
+            while True:  # one look is the answer to all
+                self._wake.get_nowait()
 
     # -- running --------------------------------------------------------------------------------
 

@@ -232,6 +232,9 @@ class SQLJobBoard(base.NotifyingJobBoard):
         found = self._transact(f"Submitting flow {flow.name!r}", work)
         return self._posted(found) if isinstance(found, dict) else found
 
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        return _sql.listening(self._store.engine, _JOBS, self.namespace, wake)
+
     def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> SQLJob | None:
         """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
 
@@ -308,6 +311,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
         connection.execute(self._statements.post, told)
         if later is not None:
             connection.execute(later[0], {**told, "seconds": later[1]})
+        elif self._statements.tell is not None:
+            connection.execute(self._statements.tell, told)
         return dict(connection.execute(self._statements.look, told).mappings().one())
 
     def _posted(self, row: Mapping[str, Any]) -> SQLJob:
@@ -513,6 +518,12 @@ class _Statements:
         wait = f"UPDATE {_JOBS} SET not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
+        #: Wakes conductors when the transaction ends; None: they look for themselves.
+        self.tell = (
+            sa.text(f"SELECT pg_notify('{_JOBS}', :board)")
+            if dialect == dialects.POSTGRESQL
+            else None
+        )
         self.has_job = sa.text(
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"
             f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {here} AND book_uuid = :book_uuid LIMIT 1"
