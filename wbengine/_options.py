@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names
 
 __all__ = ["check_known", "choice", "complete", "flag", "number", "text", "whole"]
+
+#: The least number that is too much for a float.
+_TOO_MUCH: Final = 2**1024
 
 _FLAGS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("1", "t", "true", "on", "y", "yes"), True),
@@ -79,8 +81,8 @@ def number(name: str, value: Any) -> float:
         found = float(value) if isinstance(value, str) else value
     except ValueError:
         found = None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
-        raise ValueError(f"Option {name}={value!r} is no number of 0 or more")
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _TOO_MUCH:
+        raise ValueError(f"Option {name}={value!r:.80} is no number of 0 or more")
     return float(found)
 
 

@@ -314,6 +314,38 @@ def test_board_tells_of_jobs(board: base.JobBoard) -> None:
         assert events == [base.POSTED, base.CLAIMED, base.CLAIMED, base.REMOVAL]
 
 
+def test_wrong_arguments_are_told_in_words(board: base.JobBoard) -> None:
+    job, much = board.post("x"), 10**400
+    wrong: Any
+    for wrong in (float("nan"), -1, "soon", much, True):
+        with pytest.raises(ValueError, match="Option timeout="):
+            job.wait(wrong)
+        with pytest.raises(ValueError, match="Option timeout="):
+            board.wait(wrong)
+        with pytest.raises(ValueError, match="Option delay="):
+            job.wait(1, delay=wrong)
+        with pytest.raises(ValueError, match="Option expiry="):
+            board.claim(job, "me", wrong)
+    for wrong in (None, "x"):
+        with pytest.raises(TypeError, match="job must be a job of the board, not "):
+            board.claim(wrong, "me")
+    with pytest.raises(TypeError, match="details must be a dict, not \\[1\\]"):
+        board.post("y", details=[1])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="book must be a LogBook, not 'b'"):
+        board.post("y", book="b")  # type: ignore[arg-type]
+    assert names(board) == ["x"] and job.state == states.UNCLAIMED
+
+
+def test_texts_of_any_kind_are_taken(board: base.JobBoard, another: base.JobBoard) -> None:
+    odd = "a\ud800/\n.."
+    job = board.post(odd, models.LogBook(odd), {odd: odd})
+    [found] = another.iterjobs()
+    assert found.details == {odd: odd} and found.uuid == job.uuid
+    board.claim(job, odd)
+    assert another.find_owner(found) is not None
+    another.consume(found, odd)
+
+
 # Where boards are.
 
 

@@ -28,7 +28,7 @@ def check_seconds(name: str, value: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"The {name} must be a number of seconds or None, not {value!r}")
-    if not 0 <= value <= math.inf:
+    if not 0 <= value <= math.inf or (isinstance(value, int) and value >= 2**1024):
         raise ValueError(f"The {name} must be a number of seconds or None, not {value!r}")
 
 

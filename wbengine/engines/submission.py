@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import _codec, _names, exceptions, states
+from wbengine import _codec, _json_text, _names, exceptions, states
 from wbengine._crash import crashpoint
 from wbengine.engines import async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
@@ -351,7 +351,7 @@ def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBoo
     """The new book of the flow, or that of a key."""
     if key is None:
         book = models.LogBook(f"{detail.name} book")
-    elif isinstance(key, str) and key:
+    elif isinstance(key, str) and key and _json_text.is_text(key):
         book = models.LogBook(key, str(uuid.uuid5(_KEYS, key)))
         book.meta[models.UNIQUE] = detail.uuid
     else:

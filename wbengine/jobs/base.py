@@ -11,6 +11,7 @@ import contextlib
 import enum
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -22,7 +23,7 @@ from wbengine.types import notifier
 
 __all__ = [
     "CLAIMED", "POSTED", "REMOVAL", "FlowBoard", "Job", "JobBoard", "JobBoardIterator",
-    "JobPriority", "NotifyingJobBoard", "check_who",
+    "JobPriority", "NotifyingJobBoard", "check_posting", "check_who",
 ]  # fmt: skip
 
 _M = TypeVar("_M", bound=Callable[..., Any])
@@ -178,17 +179,17 @@ class Job(abc.ABC):
         The board is asked after `delay` seconds, and then after times that grow by
         `delay_multiplier`, up to `max_delay`.
 
-        :raises ValueError: a number is negative, infinite or NaN.
+        :raises ValueError: a number is negative or NaN.
         """
         until = _deadline(timeout)
-        for name, value in (("delay", delay), ("max_delay", max_delay)):
-            _options.number(name, value)
+        delay, most = _options.number("delay", delay), _options.number("max_delay", max_delay)
+        growth = _options.number("delay_multiplier", delay_multiplier)
         while self.state != states.COMPLETE:
             left = delay if until is None else until - time.monotonic()
             if left <= 0:
                 return False
             sleep_func(min(delay, left))
-            delay = min(delay * delay_multiplier, max_delay)
+            delay = min(delay * growth, most)
         return True
 
     def __str__(self) -> str:
@@ -261,6 +262,7 @@ class JobBoard(abc.ABC):
         `book` has to be kept by the persistence backend of those who claim the job.
 
         :raises ValueError: the name is empty, or there is no such priority.
+        :raises TypeError: `book` is no log book, or `details` are no dict.
         :raises NotEncodable: a detail cannot be kept.
         """
 
@@ -323,7 +325,7 @@ class JobBoard(abc.ABC):
         """Wait for a job that can be claimed, and iterate over those there are.
 
         :raises NotFound: there was none for `timeout` seconds.
-        :raises ValueError: `timeout` is negative, infinite or NaN.
+        :raises ValueError: `timeout` is negative or NaN.
         """
         until = _deadline(timeout)
         while True:
@@ -363,14 +365,32 @@ class FlowBoard(Protocol):
 
 
 def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + _options.number("timeout", timeout)
+    if timeout is None or timeout == math.inf:
+        return None
+    return time.monotonic() + _options.number("timeout", timeout)
+
+
+def check_posting(book: Any, details: Any) -> None:
+    """Refuse what no job has.
+
+    :raises TypeError: `book` is no log book, or `details` are no dict.
+    """
+    if book is not None and not isinstance(book, models.LogBook):
+        raise TypeError(f"book must be a LogBook, not {book!r:.80}")
+    if details is not None and not isinstance(details, Mapping):
+        raise TypeError(f"details must be a dict, not {details!r:.80}")
 
 
 def check_who(method: _M) -> _M:
-    """Let a method of a board refuse a `who` that is no text (TypeError), or empty (ValueError)."""
+    """Let a method of a board refuse a `who` that is no text (TypeError), or empty (ValueError).
+
+    And a job that is none (TypeError).
+    """
 
     @functools.wraps(method)
     def checked(self: JobBoard, job: Job, who: str, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(job, Job):
+            raise TypeError(f"job must be a job of the board, not {job!r:.80}")
         if not isinstance(who, str):
             raise TypeError(f"who must be the name of an owner of jobs, not {who!r}")
         if not who:

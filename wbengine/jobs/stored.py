@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
-from wbengine import _codec, _options, exceptions, states
+from wbengine import _codec, _json_text, _options, exceptions, states
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
@@ -24,6 +24,9 @@ LOG: Final = logging.getLogger(__name__)
 
 #: The key of a flow's `meta` that says on which board its job is.
 _SUBMITTED: Final = "submitted"
+
+#: Seconds that a claim lasts at most.
+_LONGEST: Final = 1e9
 
 _PRIORITIES: Final = tuple(base.JobPriority)
 
@@ -192,8 +195,8 @@ class StoredJobBoard(base.NotifyingJobBoard):
         """What `Job.extend_expiry` does."""
 
     @abc.abstractmethod
-    def is_trashed(self, uuid: str) -> bool:
-        """Whether the job with this uuid was trashed."""
+    def _is_trashed(self, uuid: str) -> bool:
+        """What `is_trashed` does."""
 
     # -- posting and listing --------------------------------------------------------------------
 
@@ -224,8 +227,12 @@ class StoredJobBoard(base.NotifyingJobBoard):
 
     def find(self, uuid: str) -> StoredJob | None:
         """The job with this uuid; None: it is not on the board (any more)."""
-        found = self._find(uuid)
+        found = self._find(uuid) if _is_key(uuid) else None
         return None if found is None else StoredJob(self, found)
+
+    def is_trashed(self, uuid: str) -> bool:
+        """Whether the job with this uuid was trashed."""
+        return _is_key(uuid) and self._is_trashed(uuid)
 
     def _post(
         self,
@@ -235,6 +242,9 @@ class StoredJobBoard(base.NotifyingJobBoard):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> StoredJob | None:
+        base.check_posting(book, details)
+        if not _is_key(uuid):
+            raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
         chosen = base.JobPriority.convert(priority)
         told: dict[str, Any] = {
             "uuid": uuid,
@@ -345,15 +355,20 @@ def claim_of(job: base.Job) -> Any:
     return job.claim if isinstance(job, StoredJob) else None
 
 
-def check_expiry(expiry: Any) -> float:
+def check_expiry(expiry: Any, name: str = "expiry") -> float:
     """For how many seconds a claim is to last.
 
-    :raises ValueError: it is no number above 0.
+    :raises ValueError: it is no number above 0, or too large for one.
     """
-    found = _options.number("expiry", expiry)
-    if not found:
-        raise ValueError("Option expiry=0 is no time: a claim has to last for a while")
+    found = _options.number(name, expiry)
+    if not 0 < found <= _LONGEST:
+        raise ValueError(f"Option {name}={expiry} is no time for a claim to last")
     return found
+
+
+def _is_key(uuid: object) -> bool:
+    """Whether a store can have a job under this uuid."""
+    return isinstance(uuid, str) and bool(uuid) and _json_text.is_text(uuid)
 
 
 def _moment(seconds: float) -> datetime:

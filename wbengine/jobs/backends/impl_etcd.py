@@ -90,7 +90,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         path = _options.text("path", told.pop("path", "jobboard")).strip("/")
         self._root = f"{self.ROOT_PATH}/{path}/"
         ttl = told.pop("ttl", None)
-        self._ttl = None if ttl is None else stored.check_expiry(ttl)
+        self._ttl = None if ttl is None else stored.check_expiry(ttl, "ttl")
         found: dict[str, Any] = {
             name: _options.text(name, told[name]) for name in _TEXTS if name in told
         }
@@ -174,7 +174,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         answer = self._txn([], [_get(jobs, _end(jobs), count_only=True)])
         return int(answer["responses"][0]["response_range"].get("count", 0))
 
-    def is_trashed(self, uuid: str) -> bool:
+    def _is_trashed(self, uuid: str) -> bool:
         [found] = self._read(_get(self._trash(uuid)))
         return bool(found)
 
@@ -350,12 +350,19 @@ class EtcdJobBoard(stored.StoredJobBoard):
         try:
             yield
         except errors.Etcd3Exception as error:
-            text = error.detail_text or str(error) or type(error).__name__
+            text = _reason(error.detail_text or str(error) or type(error).__name__)
             if "lease not found" in text:
                 raise exceptions.NotFound("The lease of a claim has ended") from error
             raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {text.strip()}"
+                f"{what} failed: job board {self.name!r} in {self.place}: {text}"
             ) from error
+
+
+def _reason(text: str) -> str:
+    """What an error says, which may be a document."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return str(json.loads(text)["error"])
+    return text.strip()
 
 
 def _posting(place: str, entry: _Entry) -> stored.Posting:

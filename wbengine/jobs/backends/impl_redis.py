@@ -39,8 +39,8 @@ _TEXTS: Final = (
     *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
     *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
 )
-_NUMBERS: Final = ("socket_timeout", "socket_connect_timeout", "health_check_interval")
-_WHOLE: Final = ("port", "db")
+_NUMBERS: Final = ("socket_timeout", "socket_connect_timeout")
+_WHOLE: Final = ("port", "db", "health_check_interval")
 _OWN: Final = (
     *("namespace", "ssl", "retry_on_timeout", "sentinel", "sentinel_fallbacks", "sentinel_kwargs"),
 )
@@ -267,7 +267,7 @@ class RedisJobBoard(stored.StoredJobBoard):
         with self._failures("Counting jobs"):
             return int(self._client.zcard(self._keys[_KEYS.index("all")]))
 
-    def is_trashed(self, uuid: str) -> bool:
+    def _is_trashed(self, uuid: str) -> bool:
         self._check_connected()
         with self._failures(f"Looking for job {uuid}"):
             return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))

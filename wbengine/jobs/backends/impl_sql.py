@@ -281,6 +281,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> dict[str, Any]:
+        base.check_posting(book, details)
         packed = _codec.pack(dict(details), "details") if details else None
         return {
             "uuid": uuid,

@@ -224,7 +224,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def job_count(self) -> int:
         return sum(_Node.of(name) is not None for name in self._listed(True))
 
-    def is_trashed(self, uuid: str) -> bool:
+    def _is_trashed(self, uuid: str) -> bool:
         return self._get(self._trash(uuid)) is not None
 
     def look(self, job: base.Job) -> stored.Status | None:
@@ -437,7 +437,7 @@ def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
     found.update({name: _options.flag(name, told.get(name, _FLAGS[name])) for name in _FLAGS})
     found.update({name: told[name] for name in _OBJECTS if name in told})
     if "timeout" in told:
-        found["timeout"] = stored.check_expiry(told["timeout"])
+        found["timeout"] = stored.check_expiry(told["timeout"], "timeout")
     return found
 
 
