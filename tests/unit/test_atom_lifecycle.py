@@ -141,6 +141,28 @@ def test_lost_workers_are_kept_and_told_to_those_who_ask_for_that() -> None:
     assert heard == [("WORKER_LOST", "w1", None), ("RESENT", None, "w1")]
 
 
+def test_who_has_taken_an_atom_is_known_before_it_begins() -> None:
+    bench = Bench(Plain("a"), in_process=False)
+    record = bench.storage.record("a")
+    call = bench.begin("a")
+    events = atoms._StoredTaskEvents(bench.life, call.node, True, 1)
+    events.taken("w1")
+    assert (record.worker, record.started) == ("w1", None)
+    events.began("w1")
+    assert record.worker == "w1" and record.started is not None
+    events.taken("w2")  # it is told late
+    assert record.worker == "w1"
+
+
+def test_what_nobody_began_is_given_back_by_who_took_it() -> None:
+    bench = Bench(Plain("a"), in_process=False)
+    record = bench.storage.record("a")
+    call = bench.begin("a")
+    atoms._StoredTaskEvents(bench.life, call.node, True, 1).taken("w1")
+    bench.life.give_back(call.node)
+    assert (record.state, record.worker) == (states.PENDING, None)
+
+
 def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
     """Unless somebody else was at it last, of whom no more is known."""
     lost = ft.Failure.from_exception(exceptions.WorkerLost("gone"))

@@ -11,6 +11,7 @@ from tests.unit.requesting import JOB, T0, Bench, Job, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
+from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
@@ -133,6 +134,53 @@ def test_who_keeps_the_flow_is_told_of_a_loss_that_ends_the_task(ledger: str | N
     effects = bench.lose_with_row(entry, "w1") if ledger else bench.lose("w1")
     assert incidents(effects) == [("WORKER_LOST", "w1")]
     assert kinds(effects) == [fx.Incident, fx.Settle]
+
+
+class Store(Keeper):
+    """What is told to who keeps the flow, while a task is under way."""
+
+    def began(self, worker: str) -> None: ...
+
+    def taken(self, worker: str) -> None: ...
+
+
+def shown(bench: Fleeting, entry: TrackedRequest) -> tuple[str, str | None]:
+    """As what an executor lists a request, and on which worker."""
+    told = snapshots.RequestSnapshot(*entry.described())
+    return told.state, told.worker
+
+
+def test_what_waits_for_a_slot_of_who_claimed_it_is_queued() -> None:
+    bench = Fleeting()
+    entry = bench.pending(events=Store())
+    assert shown(bench, entry) == (snapshots.QUEUED, None)
+    effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
+    assert fx.Taken(entry, "w1") in effects and fx.Began not in kinds(effects)
+    assert shown(bench, entry) == (snapshots.QUEUED, "w1")
+    effects = bench.answer(entry, pr.RUNNING, {})
+    assert effects == [fx.Began(entry, "w1"), fx.Acknowledge("receipt")]
+    assert shown(bench, entry) == (snapshots.STARTED, "w1")
+    bench.answer(entry, pr.RUNNING, {})
+    assert bench.tracker.ignored["duplicate"] == 1
+
+
+def test_who_is_asked_says_whether_it_has_begun_what_it_has() -> None:
+    bench = Fleeting()
+    entry = bench.pending(events=Store())
+    bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
+    assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
+    assert shown(bench, entry) == (snapshots.QUEUED, "w1")
+    effects = bench.told(entry, pr.RUNNING, **{env.WBE_STARTED: 5.0})
+    assert effects == [fx.Began(entry, "w1"), fx.Acknowledge("receipt")]
+    assert shown(bench, entry) == (snapshots.STARTED, "w1")
+
+
+def test_what_ends_without_a_word_was_not_queued_to_the_end() -> None:
+    bench = Fleeting()
+    entry = bench.pending(events=Store())
+    bench.row(entry, ledgers.ROW_CLAIMED, holder="w1")
+    assert settled(bench.succeed(entry))
+    assert shown(bench, entry) == (snapshots.FINISHED, "w1")
 
 
 def test_what_is_sent_first_is_no_incident() -> None:

@@ -497,6 +497,7 @@ def test_who_asks_is_answered_from_now_on() -> None:
     job = bench.granted()
     (told,) = bench.ask(("id-1", 2048))
     assert (told.body["state"], told.headers[env.WBE_ASK]) == (pr.RUNNING, 2048)
+    assert told.headers[env.WBE_STARTED] == job.began
     (event,) = bench.server.on_event(job, "update", {"n": 1})
     assert isinstance(event, server.Reply) and event.envelope.routing_key == "heir"
     _, reply = bench.finish(job)

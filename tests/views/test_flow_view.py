@@ -242,6 +242,16 @@ def test_queued_tasks_are_told_apart_from_running_ones():
     assert view.atom("reserve").attempts[-1].queued == 2
 
 
+def test_queued_task_tells_which_worker_has_taken_it():
+    flow, outline = records.order()
+    for each in flow:
+        if each.name == "reserve":
+            each.worker = "host-a:1"
+    atom = look(flow, outline, lease(flow)).atom("reserve")
+    assert (atom.queued, atom.worker) == (True, "host-a:1")
+    assert atom.waiting.endswith("the worker that took it has no slot free for it yet.")
+
+
 def test_tasks_of_a_local_engine_are_not_called_queued():
     flow, outline = records.order()
     flow.meta[models.ENGINE] = "parallel"

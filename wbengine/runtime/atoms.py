@@ -337,6 +337,8 @@ class AtomLifecycle:
             record.state = states.FAILURE if record.failure is not None else states.SUCCESS
         else:
             return False
+        if record.started is None:
+            record.worker = None  # who had it, and began nothing, has it no more
         self._storage.writer.mark(record)
         if self._held_events.pop(record.name, None) is None:
             self._add_event(record, self._plan.items[node], record.state, old_state, NO_RESULT)
@@ -533,6 +535,15 @@ class _StoredTaskEvents(_TaskEvents):
                 record.taken(worker)
             if written:
                 lifecycle._storage.writer.mark(record)
+
+    def taken(self, worker: str) -> None:
+        """A worker has it, and perhaps no slot free for it; from any thread."""
+        lifecycle = self._lifecycle
+        record = lifecycle._record(self._node)
+        under_way = record.state in _BEGUN and record.attempt == self._attempt
+        if under_way and record.started is None and record.worker != worker:
+            record.worker = worker
+            lifecycle._storage.writer.mark(record)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

@@ -122,8 +122,9 @@ class AtomView(NamedTuple):
     is known.  `items` counts those of a Map by their state.  `result` says what it returned: a type
     and a size, or the masked value if the redactor shows values.  `waiting` says why it does not
     run, in one sentence; None: it runs, or is done.  `queued`: it was handed out, and no worker has
-    begun it yet.  `item_rows` are items of a Map, those that failed first; of many items not all of
-    them.  `incidents` are the workers that were lost with it, and the times it was sent again.
+    begun it yet; `worker` may have taken it.  `item_rows` are items of a Map, those that failed
+    first; of many items not all of them.  `incidents` are the workers that were lost with it, and
+    the times it was sent again.
     """
 
     node: int

@@ -165,7 +165,10 @@ def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str 
     since = at.now - record.submitted
     if since < _AT_ONCE:
         return None
-    return f"It was handed out {formatting.seconds(since)} ago; no worker has begun it yet."
+    ago = f"It was handed out {formatting.seconds(since)} ago"
+    if record.worker is not None:
+        return f"{ago}; the worker that took it has no slot free for it yet."
+    return f"{ago}; no worker has begun it yet."
 
 
 def _retrying(record: Any, at: Situation) -> str:

@@ -584,7 +584,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         elif isinstance(effect, fx.Acknowledge):
             if effect.receipt is not None:
                 self._proxy.consumer.ack_later(effect.receipt)
-        elif isinstance(effect, fx.Began | fx.Incident):
+        elif isinstance(effect, fx.Began | fx.Taken | fx.Incident):
             effect.tell()
         elif isinstance(effect, fx.Tell):
             self._tell(effect.tracked, effect.event_type, effect.details)

@@ -557,7 +557,10 @@ class Server:
             job.listener = reply_to
             return []
         job.reply_to = reply_to
-        return [Reply(job, self._answers.running(job, asked=number))]
+        answer = self._answers.running(job, asked=number)
+        if job.key in self._roll.begun:  # else it waits for a slot
+            answer.headers[env.WBE_STARTED] = job.began
+        return [Reply(job, answer)]
 
     def on_cancel(self, cancelled: Iterable[tuple[str, int]]) -> list[Effect]:
         """An engine has no use for requests any more, up to these epochs.  Idempotent.

@@ -101,7 +101,8 @@ WBE_LOGS: Final = "wbe-logs"
 WBE_ASK: Final = "wbe-ask"
 #: Set by an engine that speaks to itself, to hear whether it still hears anything.
 WBE_ECHO: Final = "wbe-echo"
-#: Unix seconds at which a task started and ended, on the worker's clock.
+#: Unix seconds at which a task started and ended, on the worker's clock; the former also where it
+#: is asked for while it runs.
 WBE_STARTED: Final = "wbe-started"
 WBE_ENDED: Final = "wbe-ended"
 

@@ -57,6 +57,20 @@ class Began:
 
 
 @dataclass(slots=True)
+class Taken:
+    """Let those know who look at the store that a worker has a task, for which it may have no slot
+    free yet: `tell` them.
+    """
+
+    tracked: TrackedRequest
+    worker: str
+
+    def tell(self) -> None:
+        events: Any = self.tracked.invocation.events
+        events.taken(self.worker)
+
+
+@dataclass(slots=True)
 class Incident:
     """Have it kept with the flow that `worker` was lost with a task (WORKER_LOST), or that a task
     is sent again which `worker` had (RESENT): `tell` it.
@@ -154,6 +168,6 @@ class Drop:
 
 
 Effect = (
-    Dispatch | Settle | Tell | Began | Incident | Acknowledge | Revoke | Inspect | Reopen
+    Dispatch | Settle | Tell | Began | Taken | Incident | Acknowledge | Revoke | Inspect | Reopen
     | Conclude | PutAside | Ask | Cancel | Drop
 )  # fmt: skip

@@ -402,8 +402,11 @@ class Recovery:
         """
         number, worker = answer.number(env.WBE_ASK), answer.text(env.WBE_WORKER)
         if answer.body["state"] == pr.RUNNING:
-            if number == tracked.number and tracked.speaks_of(answer):
-                tracked.lookups = 0
+            if number != tracked.number or not tracked.speaks_of(answer):
+                return []
+            tracked.lookups = 0
+            if tracked.claimed and env.WBE_STARTED in answer.headers:
+                return self._tracker.began(tracked, worker)
             return []
         if number and number != tracked.number:
             return []
@@ -525,7 +528,7 @@ class Recovery:
                 return self._on_holder(tracked, holder, seen.epoch, seen.silent or gone, now)
             if gone and holder == lost:
                 return self._gone(tracked, holder, now)
-            effects = self._tracker.started(tracked, holder, now)
+            effects = self._tracker.started(tracked, holder, now, waits=True)
             if tracked.worker != holder or seen.silence:
                 self._tracker.hold(tracked, holder, seen.silence or 0.0)
             return effects
@@ -575,7 +578,7 @@ class Recovery:
         before = tracked.worker
         tracked.adopt(epoch if epoch is not None else tracked.epoch)
         tracked.opened = True
-        effects = self._tracker.started(tracked, holder, now)
+        effects = self._tracker.started(tracked, holder, now, waits=True)
         if tracked.worker != holder:
             self._tracker.hold(tracked, holder)
         if tracked.id in self.early:

@@ -82,7 +82,8 @@ class TrackedRequest:
     *Epochs*: answers count from `lowest_epoch` to `epoch`; nothing was sent yet under
     `unused_epoch`.
 
-    *Who has it*: `ran`: some worker had it; `worker`: the last one; `lost`: a worker that is known
+    *Who has it*: `ran`: some worker had it; `claimed`: one is known to have it, and not whether it
+    has begun it, or waits for a slot there; `worker`: the last one; `lost`: a worker that is known
     to be gone with it; `maybe_lost`: one that is gone may have had it in this epoch; `resends`: how
     often it was sent again because its worker was lost.
 
@@ -96,11 +97,11 @@ class TrackedRequest:
     """
 
     __slots__ = (
-        "_seqs", "asked_at", "born", "denied", "dispatched", "done", "epoch", "eta", "expires_at",
-        "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost", "lowest_epoch",
-        "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran", "receipt", "refused",
-        "request", "resends", "sendings", "sent_at", "suspect", "task_cls", "unused_epoch",
-        "worker",
+        "_seqs", "asked_at", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
+        "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
+        "lowest_epoch", "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran",
+        "receipt", "refused", "request", "resends", "sendings", "sent_at", "suspect", "task_cls",
+        "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -128,7 +129,7 @@ class TrackedRequest:
         self.lookups = self.resends = self.sendings = 0
         self.asked_at = now
         self.denied = self.dispatched = self.opened = self.heard = False
-        self.ran = self.maybe_lost = False
+        self.ran = self.maybe_lost = self.claimed = False
         self.queue: str | None = None
         self.worker: str | None = None
         self.lost: str | None = None
@@ -183,6 +184,9 @@ class TrackedRequest:
         if not self.speaks_of(answer):
             return "old_epoch"
         if state == pr.RUNNING:
+            if self.claimed and env.WBE_ASK not in answer.headers:
+                self.heard = True
+                return None  # it waited for a slot there until now
             again, self.heard = self.heard, True
             if self.state == pr.RUNNING:
                 return "duplicate" if again else "reordered"
@@ -204,7 +208,7 @@ class TrackedRequest:
     def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
         self.epoch = self.lowest_epoch = epoch
-        self.opened = self.heard = self.maybe_lost = False
+        self.opened = self.heard = self.maybe_lost = self.claimed = False
         self.sent_at = self.suspect = None
         self.lookups = self.sendings = 0
         self._seqs = None
@@ -263,11 +267,12 @@ class TrackedRequest:
     ) -> tuple[Any, ...]:
         """The fields of a `RequestSnapshot`; but `submitted` is on the tracker's clock."""
         call = self.invocation
+        shown = snapshots.QUEUED if self.claimed and self.live else _SHOWN[self.state]
         if error is not None:
             error = error.partition("\n")[0][:_LONGEST_ERROR]
         return (
             self.id, call.task.name, self.task_cls, call.action, call.attempt, self.epoch,
-            _SHOWN[self.state], call.uuid, self.flow, self.queue, self.worker, call.priority,
+            shown, call.uuid, self.flow, self.queue, self.worker, call.priority,
             self.born, started, ended, error,
         )  # fmt: skip
 

@@ -310,7 +310,10 @@ class RequestTracker:
             if answer.body["state"] == pr.FAILURE:
                 tracked.refused = env.value_of(answer)
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]
-        effects = self.started(tracked, answer.text(env.WBE_WORKER), now, ends)
+        # Who was asked says that it has it, and since when that runs, if it does.
+        waits = env.WBE_ASK in answer.headers and env.WBE_STARTED not in answer.headers
+        worker = answer.text(env.WBE_WORKER)
+        effects = self.started(tracked, worker, now, ends, waits=waits)
         if tracked.lookups and (self.ledger is None or env.WBE_ASK in answer.headers):
             tracked.lookups = 0
         if ends:
@@ -353,12 +356,20 @@ class RequestTracker:
         return [fx.Acknowledge(receipt)]
 
     def started(
-        self, tracked: TrackedRequest, worker: str | None, now: float, ends: bool = False
+        self,
+        tracked: TrackedRequest,
+        worker: str | None,
+        now: float,
+        ends: bool = False,
+        *,
+        waits: bool = False,
     ) -> list[Effect]:
-        """It is heard that a worker began it; `ends`: and that it is done."""
+        """It is heard that a worker began it; `ends`: and that it is done; `waits`: only that it
+        has it, and perhaps no slot for it.
+        """
         request = tracked.request
         if request.current_state == pr.RUNNING:
-            return []
+            return self.began(tracked, worker) if tracked.claimed and not (waits or ends) else []
         if request.current_state == pr.WAITING:
             request.transition(pr.PENDING)
         request.transition(pr.RUNNING)
@@ -376,11 +387,24 @@ class RequestTracker:
         elif self.plain and not ends and tracked.queue is not None:
             self.held.put(nameless(tracked.queue), tracked)
         effects = self.refill(queue, now) if queue is not None else []
-        if worker is not None and not ends and hasattr(tracked.invocation.events, "began"):
-            effects.append(fx.Began(tracked, worker))
+        if worker is not None and not ends:
+            tracked.claimed = waits
+            effects += self._taken(tracked, worker) if waits else self.began(tracked, worker)
         if tracked.pending_outcome == CANCELLED and not ends:
             effects += self.cancels([tracked], worker or env.ALL_WORKERS)
         return effects
+
+    def began(self, tracked: TrackedRequest, worker: str | None) -> list[Effect]:
+        """A worker has begun what it has."""
+        tracked.claimed = False
+        if worker is not None and hasattr(tracked.invocation.events, "began"):
+            return [fx.Began(tracked, worker)]
+        return []
+
+    def _taken(self, tracked: TrackedRequest, worker: str) -> list[Effect]:
+        if hasattr(tracked.invocation.events, "taken"):
+            return [fx.Taken(tracked, worker)]
+        return []
 
     def hold(self, tracked: TrackedRequest, worker: str, silence: float = 0.0) -> None:
         tracked.worker = worker
