@@ -256,6 +256,27 @@ def test_claim_that_is_not_extended_ends(
     assert job.state == states.COMPLETE and not job.extend_expiry(60)
 
 
+def test_claim_of_a_session_of_zookeeper_ends_with_it(broker_servers: brokers.Brokers) -> None:
+    """And then the job is anybody's: the owner of before can do nothing more with it."""
+    with (
+        broker_servers["zookeeper"].place() as place,
+        backends.backend("b", str(place)) as board,
+        backends.backend("another", str(place)) as another,
+    ):
+        job = board.post("x")
+        board.claim(job, "me", expiry=60)
+        assert same(another, job).expires_in() is None
+        board.close()
+        [free] = another.iterjobs(only_unclaimed=True)
+        another.claim(free, "me")
+        board.connect()
+        assert not job.extend_expiry(60) and free.extend_expiry(60)
+        for end in (board.consume, board.abandon, board.trash):
+            with pytest.raises(exceptions.JobFailure, match="claimed anew by me"):
+                end(job, "me")
+        another.consume(free, "me")
+
+
 def test_claim_without_expiry_gets_one(conf: dict[str, Any], board: base.JobBoard) -> None:
     job = board.post("x")
     board.claim(job, "me")

@@ -18,9 +18,10 @@ from tests.support import brokers, conducted, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import service
-from wbengine.conductors.backends import impl_blocking
+from wbengine.conductors.backends import impl_blocking, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_redis
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
 
@@ -147,8 +148,10 @@ def test_flow_of_a_submitter_that_died_before_it_posted_the_job_is_run(
         other = boards.fetch("other", conf, persistence=store)
         with serving(store, other):
             until(lambda: other.connected)
-        assert mine.job_count == 0
         handle = engines.handle(uuid, backend=store, board=mine)
+        with boards.backend("other", conf) as looked_at:
+            assert looked_at.job_count == mine.job_count == 0
+        assert handle.state == states.PENDING
         with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
             assert handle.result(60)["greeting"] == "hello Ada"
             until(lambda: mine.job_count == 0)
@@ -168,6 +171,35 @@ def test_submit_to_a_board_that_goes_away_says_that_the_flow_is_kept(
         uuid = str(told.value).split()[1]
         with serving(store, boards.fetch("served", str(redis_url), persistence=store)):
             assert engines.handle(uuid, backend=store, board=mine).result(60)["name"] == "A"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_conductor_on_redis_is_woken_by_a_post(
+    store: persistence.Backend,
+    redis_server: brokers.Broker,
+    redis_url: brokers.Place,
+    monkeypatch: pytest.MonkeyPatch,
+    is_killed: bool,
+) -> None:
+    """It does not look by itself in the time; also after its connection was lost."""
+    monkeypatch.setattr(impl_redis, "_LISTEN_AGAIN", 0.1)
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+        conductor = impl_nonblocking.NonBlockingConductor("c", mine, store, wait_timeout=1000)
+        thread = threading.Thread(target=conductor.run)
+        thread.start()
+        try:
+            for name in ("Ada", "Bob"):
+                handle = engines.submit(
+                    f"{HERE}:greeting", backend=store, board=mine, inputs={"name": name}
+                )
+                assert handle.result(60)["greeting"] == f"hello {name}"
+                until(lambda: mine.job_count == 0)
+                if is_killed:
+                    redis_server.kill()
+                    redis_server.start()
+        finally:
+            conductor.stop()
+            thread.join()
 
 
 class Looking(impl_blocking.BlockingConductor):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _options, exceptions
@@ -24,11 +26,16 @@ except ImportError as error:
 
 __all__ = ["RedisJobBoard"]
 
+LOG: Final = logging.getLogger(__name__)
+
 #: So many jobs are read at first, and at most, at a time.
 _FEW: Final = 16
 _MANY: Final = 1024
 #: Seconds to wait for an answer, and for a connection, unless told.
 _PATIENCE: Final = 5.0
+#: So often a thread that listens looks whether it is to end, and so long it waits to try again.
+_LISTEN: Final = 0.25
+_LISTEN_AGAIN: Final = 2.0
 #: The score of a job is its rank times this, and its sequence.
 _PER_RANK: Final = 2**50
 #: So many hexadecimal digits of an owner name the claim.
@@ -85,6 +92,8 @@ if posted then
     redis.call('HSET', updated, uuid, now)
     redis.call('ZADD', all, score, uuid)
     redis.call('ZADD', free, score, uuid)
+    -- Who may not publish wakes nobody.
+    redis.pcall('PUBLISH', jobs, '')
 end
 return {posted and 1 or 0, redis.call('ZSCORE', all, uuid), redis.call('HGET', jobs, uuid)}
 """
@@ -178,13 +187,11 @@ class RedisJobBoard(stored.StoredJobBoard):
     `client`: a client of redis-py, in place of one that is made of these options; it stays open
     when the board is closed.
 
-    Each step is one script; all keys have one hash tag.  Claims end by the clock of the server.
-    What is posted lasts as what is written to this Redis does.
+    Each step is one script; all keys, `wbe:{namespace}:jobs:...`, have one hash tag.  Claims end
+    by the clock of the server.  What is posted lasts as what is written to this Redis does.
 
     :raises ValueError: an option is wrong.
     """
-
-    LOOK_SECONDS = 0.01
 
     def __init__(
         self,
@@ -260,6 +267,31 @@ class RedisJobBoard(stored.StoredJobBoard):
     def look(self, job: base.Job) -> stored.Status | None:
         found, _ = self._run("look", job.uuid)
         return None if found is None else _status(*found[2:])
+
+    @contextlib.contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        ended = threading.Event()
+
+        def listen() -> None:
+            while not ended.is_set():
+                try:
+                    with self._client.pubsub(ignore_subscribe_messages=True) as heard:
+                        heard.subscribe(self._keys[_KEYS.index("jobs")])
+                        wake()  # of what was there before
+                        while not ended.is_set():
+                            if heard.get_message(timeout=_LISTEN) is not None:
+                                wake()
+                except (errors.RedisError, OSError) as error:
+                    LOG.debug("Posts to %r are not heard: %s", self, error)
+                    ended.wait(_LISTEN_AGAIN)
+
+        thread = threading.Thread(target=listen, name="wbengine-posts", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     @property
     def job_count(self) -> int:
