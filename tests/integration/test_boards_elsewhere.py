@@ -24,6 +24,8 @@ from wbengine.jobs import base as jobs
 from wbengine.jobs.backends import impl_redis
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
+from wbengine.schedules import Schedule, Schedules
+from wbengine.schedules.service import ScheduleService
 
 HERE = "tests.support.conducted"
 KINDS = ("redis", "zookeeper", "etcd")
@@ -85,6 +87,32 @@ def test_submitted_flow_is_run_by_who_serves_the_board(
             assert handle.result(60)["greeting"] == "hello Ada"
             until(lambda: mine.job_count == 0)
         assert engines.handle(handle.id, backend=store, board=mine).wait(0)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_schedule_is_fired_by_who_serves_the_board(
+    store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job follows the flow: also where the one that fired it dies before it posts the job."""
+    kept = Schedules(store)
+    kept.add(Schedule(name="s", factory=f"{HERE}:greeting", every=3600, inputs={"name": "Ada"}))
+    uuid = kept.run("s")
+    with (
+        boards.backend("mine", place, persistence=store) as mine,
+        monkeypatch.context() as patch,
+    ):
+        if dies:
+
+            def die(*args: object) -> None:
+                raise exceptions.JobFailure("it died")
+
+            patch.setattr(mine, "repost", die)
+        with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
+            assert ScheduleService(store, mine).fire_due() == 0
+        assert mine.job_count == (not dies) and kept.get("s").last_flow == uuid
+    with serving(store, boards.fetch("served", place, persistence=store)):
+        handle = engines.handle(uuid, backend=store)
+        assert handle.result(60)["greeting"] == "hello Ada"
 
 
 def test_most_urgent_job_is_run_first(
