@@ -11,7 +11,7 @@ import uuid
 import zoneinfo
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final, NamedTuple
 
 from wbengine import _options
@@ -40,6 +40,9 @@ _OVERLAP: Final = (SKIP, QUEUE, CANCEL, ALLOW)
 _LONGEST: Final = 200
 #: The namespace of the uuids of flows that were fired.
 _FIRINGS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:schedule")
+#: The wall clock is counted from it; no clock is set twice within a day.
+_EPOCH: Final = datetime(1970, 1, 1)
+_DAY: Final = 86_400
 #: So far back ticks that are due are looked for at first.
 _BACK: Final = 60
 
@@ -164,19 +167,41 @@ class Schedule:
         try:
             if len(str(self.cron).split()) != 5:
                 raise cronsim.CronSimError("it has five fields")
-            start = datetime.fromtimestamp(moment, zone)
-            for found in cronsim.CronSim(str(self.cron), start):
-                tick = int(found.timestamp())
-                # Where clocks are set back, a local time may be over; and where they are set
-                # forward, several are one.
-                if tick > moment:
-                    yield tick
-                    moment = tick
+            minute, hour, *_ = str(self.cron).split()
+            if minute.startswith("*") or hour.startswith("*"):
+                yield from self._shown_times(int(moment // 1), zone)
+            else:
+                for found in cronsim.CronSim(str(self.cron), datetime.fromtimestamp(moment, zone)):
+                    tick = int(found.timestamp())
+                    # Where clocks are set back, a local time may be over; and where they are set
+                    # forward, several are one.
+                    if tick > moment:
+                        yield tick
+                        moment = tick
         except cronsim.CronSimError as error:
             raise ValueError(
                 f"cron={self.cron!r} is none such as '30 2 * * MON-FRI': {error}"
             ) from error
         raise ValueError(f"cron={self.cron!r} never comes")
+
+    def _shown_times(self, start: int, zone: tzinfo) -> Iterator[int]:
+        """The ticks after `start`, as often as the wall clock shows their times."""
+        import cronsim
+
+        known = start  # the clock is as it was then
+        while True:
+            offset = _offset(known, zone)
+            local = _EPOCH + timedelta(seconds=start + offset)
+            for found in cronsim.CronSim(str(self.cron), local):
+                tick = int((found - _EPOCH).total_seconds()) - offset
+                change = _change(known, tick, zone)
+                if change is not None:
+                    start, known = change - 1, change
+                    break
+                yield tick
+                known = tick
+            else:
+                return
 
     def due(self, tick: int) -> float:
         """When a tick is to be fired."""
@@ -234,3 +259,24 @@ class Schedule:
 def iso(tick: int) -> str:
     """A tick in UTC, as people write it."""
     return datetime.fromtimestamp(tick, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _offset(moment: int, zone: tzinfo) -> int:
+    """How far a clock is ahead of UTC, in seconds."""
+    ahead = datetime.fromtimestamp(moment, zone).utcoffset()
+    assert ahead is not None
+    return round(ahead.total_seconds())
+
+
+def _change(start: int, end: int, zone: tzinfo) -> int | None:
+    """When the clock is set after `start`, first, until `end`; None: it is not."""
+    offset, low = _offset(start, zone), start
+    while low < end:
+        high = min(low + _DAY, end)
+        if _offset(high, zone) != offset:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
+            return high
+        low = high
+    return None
