@@ -13,7 +13,9 @@ import pytest
 
 from tests.cli import shop
 from tests.cli.conftest import Command, appears
+from tests.support.brokers import Place
 from tests.support.waiting import until
+from wbengine.cli import errors
 
 FACTORIES = "tests.cli.shop"
 
@@ -67,6 +69,34 @@ def test_submitted_flows_are_run_by_serve(wbengine: Command, store: Path) -> Non
     assert done(store) == list(shop.STEPS)
     code, err = stopped(process, signal.SIGTERM)
     assert code == 0 and "runs what is submitted to" in err, err
+
+
+def test_flow_submitted_to_a_board_in_redis_is_run_by_who_serves_it(
+    wbengine: Command, store: Path, redis_url: Place
+) -> None:
+    uuid = submit(wbengine, "order", "--board", redis_url)
+    assert redis_url.left()
+    process = wbengine.begin("serve", "--board", redis_url)
+    until(lambda: state(wbengine, uuid) == "SUCCESS")
+    code, err = stopped(process, signal.SIGTERM)
+    # Without the password.
+    assert code == 0 and "runs what is submitted to Redis namespace 'default'" in err, err
+
+
+@pytest.mark.parametrize(
+    ("board", "code", "told"),
+    [
+        ("redis://127.0.0.1:1/0", errors.UNAVAILABLE, "Connecting failed"),
+        ("nonsense://x", errors.USAGE, "No job board of kind 'nonsense'"),
+        ("sqlite:///flows.db", errors.USAGE, "jobs in a database are in --persistence"),
+    ],
+)
+def test_board_that_cannot_be_served_is_told(
+    wbengine: Command, store: Path, board: str, code: int, told: str
+) -> None:
+    answer = wbengine("serve", "--board", board)
+    assert answer.code == code and told in answer.err, answer
+    assert "Traceback" not in answer.err
 
 
 def test_unique_key_prints_the_same_flow(wbengine: Command, store: Path) -> None:
