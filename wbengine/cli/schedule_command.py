@@ -63,14 +63,14 @@ def _kept(context: contexts.Context, **options: bool) -> Iterator[Schedules]:
     time that was meant.
 
     \b
-    wbengine schedule add nightly shop:report --cron '30 2 * * *' --time-zone Europe/Berlin
+    wbengine schedule add nightly shop:report --cron '30 2 * * MON-FRI' --time-zone Europe/Berlin
     wbengine schedule add sync shop:sync --every 5m --jitter 30 --overlap queue
     """,
 )
 @click.argument("name", metavar="NAME")
 @click.argument("factory", metavar="MODULE:FACTORY")
 @click.option("--cron", metavar="FIELDS",
-    help="Minute, hour, day, month and day of the week: '*/15 8-17 * * MON-FRI'.")  # fmt: skip
+    help="Minute, hour, day, month and day of the week: '30 2 * * MON-FRI'.")  # fmt: skip
 @click.option("--every", type=params.WAIT, metavar="DURATION",
     help="Instead of it, an interval, such as 90, 5m, 2h.")  # fmt: skip
 @click.option("--time-zone", default="UTC", metavar="ZONE",

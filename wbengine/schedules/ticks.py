@@ -61,7 +61,7 @@ class Step(NamedTuple):
 class Schedule:
     """A flow, by the name of what makes it, and when to submit it.
 
-    :param cron: five fields, as in Debian's crontab: '*/15 8-17 * * MON-FRI'; the times are those
+    :param cron: five fields, as in Debian's crontab: '30 2 * * MON-FRI'; the times are those
         of `time_zone`.
     :param every: instead of it, an interval: at the seconds since 1970 (UTC) that it divides.
     :param jitter: each firing is up to so many seconds late, always the same for one tick.
