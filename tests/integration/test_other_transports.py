@@ -97,7 +97,7 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
     ("url", "says"),
     [
         ("nothing://h", "there is none of this name"),
-        ("zookeeper://me:s3cret@h", "pip install 'kombu[zookeeper]'"),
+        ("mongodb://me:s3cret@h", "pip install 'kombu[mongodb]'"),
         ("me:s3cret@h", "begins with its transport, as in amqp://h"),
     ],
 )

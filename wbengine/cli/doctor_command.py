@@ -64,6 +64,7 @@ def _run(context: contexts.Context, /, min_workers: int, celery_queue: tuple[str
         transport_options=settings.transport_options,
         ledger=settings.ledger,
         persistence=settings.store,
+        board=settings.board,
         timeout=settings.timeout,
         celery_queues=celery_queue,
     )

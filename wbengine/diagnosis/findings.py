@@ -42,7 +42,7 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where engines and workers meet, and where flows are kept; `timeout` in seconds.
+    """Where engines and workers meet, and where flows and jobs are kept; `timeout` in seconds.
 
     `celery_queues`: from which workers took the messages of Celery's clients.
     """
@@ -53,6 +53,7 @@ class Place:
     transport_options: Mapping[str, Any] = field(default_factory=dict)
     ledger: str | None = None
     persistence: str | None = None
+    board: str | None = None
     timeout: float = 5.0
     celery_queues: Sequence[str] = ()
 

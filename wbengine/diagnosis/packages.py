@@ -19,6 +19,8 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "redis": ("redis",),
     "mysql": ("pymysql",),
     "postgresql": ("psycopg",),
+    "zookeeper": ("kazoo",),
+    "etcd": ("etcd3gw",),
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry.trace",),
     "dashboard": ("starlette", "uvicorn", "jinja2", "sse_starlette"),
@@ -27,6 +29,7 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 _OF_KIND: Final[Mapping[str, str]] = {
     "redis": "redis", "rediss": "redis", "mysql": "mysql", "mariadb": "mysql",
     "postgresql": "postgresql", "postgres": "postgresql", "pgsql": "postgresql",
+    "zookeeper": "zookeeper", "etcd": "etcd",
 }  # fmt: skip
 #: Those without which everything else works.
 _COMFORTS: Final = ("dashboard", "metrics", "otel")
@@ -48,6 +51,7 @@ def extras(place: Place) -> Iterator[Finding]:
             ("the broker", place.url),
             ("the ledger", place.ledger),
             ("the store", place.persistence),
+            ("the job board", place.board),
         )
         if told and (kind := told.partition(":")[0].partition("+")[0]) in _OF_KIND
     }
@@ -91,7 +95,7 @@ def _missing(extra: str) -> str:
 
 
 def plugins() -> Iterator[Finding]:
-    """What packages offer to wbengine: each is loaded."""
+    """What packages offer to wbengine: each is loaded, unless it takes an extra that is missing."""
     count = 0
     for group in _plugins.GROUPS:
         for point in metadata.entry_points(group=group):
@@ -99,6 +103,8 @@ def plugins() -> Iterator[Finding]:
             try:
                 point.load()
             except Exception as error:
+                if isinstance(error, ImportError) and point.extras:
+                    continue
                 owner = point.dist.name if point.dist is not None else point.value.partition(".")[0]
                 yield bad(
                     "plugins",
