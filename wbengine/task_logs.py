@@ -1,7 +1,8 @@
 """What tasks log while they run, so that it can be kept with their flow.
 
-A record that the loggers of this process let through, made by the code of a task, is told by the
-task as an event (`EVENT`), together with others: about once a second, and when the task ends.
+A record of a level that the loggers of this process let through, made by the code of a task, is
+told by the task as an event (`EVENT`), together with others: a second later at most, and when the
+task ends.  Filters, and handlers with theirs, come after that, and are not asked.
 Threads that a task starts have a context of their own: what they log is not the task's, unless they
 were given its context (as by `asyncio.to_thread`).
 """
@@ -9,24 +10,30 @@ were given its context (as by `asyncio.to_thread`).
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import running
+from wbengine.concurrency import interrupts, timers
 
-__all__ = ["EVENT", "MOST_CHARACTERS", "MOST_LINES", "Line", "TaskLog", "capture", "lines_of"]
+__all__ = ["EVENT", "MAX_CHARACTERS", "MAX_LINES", "Line", "TaskLog", "capture", "lines_of"]
 
 #: The type of the events that tell lines; their details are `{"lines": [Line, ...]}`.
 EVENT: Final = "wbengine.logs"
 
 #: So much of one execution is kept: lines, and characters of their texts.
-MOST_LINES: Final = 1000
-MOST_CHARACTERS: Final = 65_536
-#: Seconds between two events of a task that logs as it runs.
+MAX_LINES: Final = 1000
+MAX_CHARACTERS: Final = 65_536
+#: Seconds after which a line is told of a task that still runs.
 _EVERY: Final = 1.0
 
 _FORMATTER: Final = logging.Formatter()
+
+_lock: Final = threading.Lock()
+_capturing = False
 
 
 class Line(NamedTuple):
@@ -41,50 +48,54 @@ class Line(NamedTuple):
 class TaskLog:
     """The lines of one execution, on their way to who keeps them.
 
-    The rest of an execution that logs more than is kept is counted, and told as one more line.
+    To log only appends: lines are told in the thread for timers, and at the end.  The rest of an
+    execution that logs more than is kept is counted, and told as one more line.
     """
 
-    __slots__ = ("_characters", "_events", "_left_out", "_lines", "_sending", "_told", "_told_at")
+    __slots__ = ("_characters", "_count", "_events", "_left_out", "_lines", "_telling", "_timer")
 
     def __init__(self, events: Any) -> None:
         self._events = events
-        self._lines: list[Line] = []
-        self._told = self._characters = self._left_out = 0
-        self._told_at = time.monotonic()
-        self._sending = False
+        self._lines: deque[Line] = deque()
+        self._count = self._characters = self._left_out = 0
+        self._telling = threading.RLock()
+        self._timer: timers.Timer | None = None
 
     def add(self, record: logging.LogRecord) -> None:
-        """Keep a record; never raises, and may be called within itself."""
-        text = _text_of(record)[:MOST_CHARACTERS]
-        self._characters += len(text)
-        if self._characters > MOST_CHARACTERS or self._told + len(self._lines) >= MOST_LINES:
-            self._characters = MOST_CHARACTERS  # nothing that comes later is kept either
-            self._left_out += 1
-            return
-        self._lines.append(Line(record.created, record.levelname, record.name, text))
-        if time.monotonic() - self._told_at >= _EVERY:
-            self._tell()
+        """Keep a record; any thread, and also in the midst of itself."""
+        with interrupts.masked():  # what has to end soon ends after this
+            if self._left_out or self._count >= MAX_LINES:
+                self._left_out += 1
+                return
+            text = _text_of(record)
+            self._characters += len(text) + len(record.name)
+            if self._characters > MAX_CHARACTERS:
+                self._left_out = 1
+                return
+            self._count += 1
+            self._lines.append(Line(record.created, record.levelname, record.name, text))
+            if self._timer is None:
+                self._timer = timers.of_process().after(_EVERY, self._tell)
 
     def close(self) -> None:
         """The execution is over: tell what was not told yet."""
-        if self._left_out:
-            text = f"{self._left_out} more lines are not kept"
-            self._lines.append(Line(time.time(), "INFO", __name__, text))
-        self._tell()
+        with interrupts.masked():
+            if self._timer is not None:
+                timers.of_process().cancel(self._timer)
+            if self._left_out:
+                text = f"{self._left_out} more lines are not kept"
+                self._lines.append(Line(time.time(), "INFO", __name__, text))
+            self._tell()
 
     def _tell(self) -> None:
-        if self._sending or not self._lines:
-            return  # who takes them logs something
-        self._sending = True
-        try:
-            lines, self._lines = self._lines, []
-            self._told += len(lines)
-            self._told_at = time.monotonic()
-            self._events(EVENT, {"lines": [list(line) for line in lines]})
-        except Exception:
-            LOG.debug("what a task logged cannot be told", exc_info=True)
-        finally:
-            self._sending = False
+        with self._telling:  # in order
+            self._timer = None
+            lines = [list(self._lines.popleft()) for _ in range(len(self._lines))]
+            try:
+                if lines:
+                    self._events(EVENT, {"lines": lines})
+            except Exception:
+                LOG.debug("what a task logged cannot be told", exc_info=True)
 
 
 LOG = logging.getLogger(__name__)
@@ -93,7 +104,7 @@ LOG = logging.getLogger(__name__)
 def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
     """The lines of an event, which may come from anywhere: what is none is left out."""
     told = details.get("lines")
-    found = (_line_of(each) for each in told[:MOST_LINES]) if isinstance(told, list) else ()
+    found = (_line_of(each) for each in told[: MAX_LINES + 1]) if isinstance(told, list) else ()
     return tuple(line for line in found if line is not None)
 
 
@@ -104,16 +115,20 @@ def _line_of(told: Any) -> Line | None:
     is_time = isinstance(at, int | float) and abs(at) < 1e11
     if not is_time or not all(isinstance(text, str) for text in texts):
         return None
-    return Line(float(at), *(text[:MOST_CHARACTERS] for text in texts))
+    return Line(float(at), *(text[:MAX_CHARACTERS] for text in texts))
 
 
 def _text_of(record: logging.LogRecord) -> str:
+    """What it says, and its traceback; of what cannot be printed what it is."""
     try:
         text = record.getMessage()
     except Exception:  # its handlers tell what is wrong with it
-        text = str(record.msg)
-    if record.exc_info and record.exc_info[0] is not None:
-        text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
+        text = record.msg if isinstance(record.msg, str) else f"<{type(record.msg).__name__}>"
+    if record.exc_info:
+        try:
+            text = f"{text}\n{_FORMATTER.formatException(record.exc_info)}"
+        except Exception:
+            text = f"{text}\n<an exception that cannot be printed>"
     return text
 
 
@@ -137,9 +152,10 @@ class _Factory:
 def capture() -> None:
     """Let the logs of tasks of this process be heard from now on; idempotent.
 
-    Programs that set a factory of records of their own set it before, or have theirs call the one
-    that was there.
+    A program that sets a factory of records of its own later has it call the one that was there.
     """
-    made = logging.getLogRecordFactory()
-    if not isinstance(made, _Factory):
-        logging.setLogRecordFactory(_Factory(made))
+    global _capturing
+    with _lock:
+        if not _capturing:
+            logging.setLogRecordFactory(_Factory(logging.getLogRecordFactory()))
+            _capturing = True

@@ -49,7 +49,7 @@ def kept(tmp_path: Path) -> Iterator[base.Backend]:
 def run(flow: Any, store: base.Backend, **options: Any) -> str:
     """Run a flow, whatever becomes of it; its uuid."""
     engine = engines.load(flow, backend=store, **options)
-    with contextlib.suppress(RuntimeError, exceptions.WrappedFailure):
+    with contextlib.suppress(RuntimeError, exceptions.WbengineException):
         engine.run()
     return str(engine.storage.flow_uuid)
 
@@ -119,8 +119,8 @@ def test_execution_that_logs_too_much_keeps_its_beginning(kept: base.Backend) ->
     uuid = run(linear_flow.Flow("f").add(tasks.Chatty("chatty")), kept)
     *lines, last = read(kept, uuid)
     assert [line.text.split()[1] for line in lines] == [str(n) for n in range(len(lines))]
-    size = sum(len(line.text) for line in lines)
-    assert task_logs.MOST_CHARACTERS - 200 < size <= task_logs.MOST_CHARACTERS
+    size = sum(len(line.text) + len(line.logger) for line in lines)
+    assert task_logs.MAX_CHARACTERS - 200 < size <= task_logs.MAX_CHARACTERS
     assert last.text == f"{5000 - len(lines)} more lines are not kept"
 
 
@@ -192,10 +192,9 @@ def test_dashboard_shows_the_log_of_a_task(kept: base.Backend) -> None:
     assert re.search(r"INFO talker works with \*\*\*", page) and SECRET not in page
 
 
-def test_program_of_its_own_factory_of_records_goes_on(
-    kept: base.Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was set before makes the records."""
+def test_program_of_its_own_factory_of_records_goes_on(kept: base.Backend) -> None:
+    """One that was set later calls ours; each line is kept once."""
+    task_logs.capture()
     made: list[str] = []
     before = logging.getLogRecordFactory()
 
@@ -206,10 +205,44 @@ def test_program_of_its_own_factory_of_records_goes_on(
 
     logging.setLogRecordFactory(factory)
     try:
-        run(linear_flow.Flow("f").add(tasks.Talker("talker")), kept, inputs=INPUTS)
+        uuid = run(linear_flow.Flow("f").add(tasks.Talker("talker")), kept, inputs=INPUTS)
     finally:
         logging.setLogRecordFactory(before)
-    assert f"talker works with {SECRET}" in made
+    assert made == [f"talker works with {SECRET}"]
+    assert texts(read(kept, uuid)) == {"talker": ["talker works with ***"]}
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_last_words_of_a_task_that_hangs_are_kept(kept: base.Backend, executor: str) -> None:
+    """It logs nothing more until its hard limit ends it."""
+    flow = linear_flow.Flow("f").add(tasks.Hanging("hanging"))
+    options: Any = {"engine": "parallel", "executor": executor, "timelimit": (None, 3)}
+    assert texts(read(kept, run(flow, kept, **options))) == {"hanging": ["asking the bank"]}
+
+
+def test_to_log_does_not_wait_for_the_store(tmp_path: Path) -> None:
+    """Another process holds the file while the task logs for longer than a second."""
+    path = tmp_path / "flows.db"
+    with backends.backend(f"sqlite:///{path}") as store:
+        flow = linear_flow.Flow("f").add(tasks.Holding("holding"))
+        uuid = run(flow, store, inputs={"path": str(path)})
+        longest = read(store, uuid)[-1].text
+    assert float(longest) < 0.5
+
+
+def test_many_short_lines_are_counted(kept: base.Backend) -> None:
+    uuid = run(linear_flow.Flow("f").add(tasks.Counting("counting")), kept)
+    found = [line.text for line in read(kept, uuid)]
+    numbers = list(map(str, range(task_logs.MAX_LINES)))
+    assert found == [*numbers, "500 more lines are not kept"]
+    with contextlib.closing(kept.get_connection()) as connection:
+        latest = logs.read(connection, uuid, redactor=Redactor(), limit=2)
+    assert [line.text for line in latest] == found[-2:]
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise ValueError("nobody reads this")
 
 
 def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
@@ -219,11 +252,14 @@ def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
         def execute(self) -> None:
             tasks.LOG.info("nul \0 and a lone \ud800 surrogate")
             tasks.LOG.info("%d", "no number")
+            tasks.LOG.info(Unprintable())
+            tasks.LOG.info("why", exc_info=(1, 2, 3))  # type: ignore[arg-type]
 
     monkeypatch.setattr(tasks.LOG, "propagate", False)  # no console would take them either
     uuid = run(linear_flow.Flow("f").add(Odd("odd")), kept)
     assert list(map(ascii, texts(read(kept, uuid))["odd"])) == [
-        r"'nul \x00 and a lone \ud800 surrogate'", "'%d'",
+        r"'nul \x00 and a lone \ud800 surrogate'", "'%d'", "'<Unprintable>'",
+        r"'why\n<an exception that cannot be printed>'",
     ]  # fmt: skip
     with contextlib.closing(kept.get_connection()) as connection:
         assert connection.get_flow_details(uuid).state == states.SUCCESS

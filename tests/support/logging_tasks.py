@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import time
 from typing import Any
 
@@ -49,6 +51,34 @@ class Chatty(task.Task):
     def execute(self) -> None:
         for number in range(5000):
             LOG.info("%s", f"line {number} " + "x" * 100)
+
+
+class Counting(task.Task):
+    def execute(self) -> None:
+        for number in range(1500):
+            LOG.info("%d", number)
+
+
+class Hanging(task.Task):
+    def execute(self) -> None:
+        LOG.info("asking the bank")
+        time.sleep(10)
+
+
+class Holding(task.Task):
+    """Keeps the database from being written while it logs; says how long that took at most."""
+
+    def execute(self, path: str) -> None:
+        longest = 0.0
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            ends = time.monotonic() + 1.5
+            while time.monotonic() < ends:
+                began = time.monotonic()
+                LOG.info("again")
+                longest = max(longest, time.monotonic() - began)
+                time.sleep(0.05)
+        LOG.info("%f", longest)
 
 
 class Forever(task.Task):

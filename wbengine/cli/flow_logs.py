@@ -41,6 +41,6 @@ def command(context: contexts.Context, flow: str, task: str | None, attempt: int
         return
     for line in found:
         name = line.task if line.item is None else f"{line.task}[{line.item}]"
-        printer.line(f"{formatting.iso(line.at)} {line.level} {name}: {line.text}")
+        printer.lines(f"{formatting.iso(line.at)} {line.level} {name}: {line.text}")
     if not found:
         printer.line("Nothing was logged.")

@@ -16,6 +16,8 @@ from wbengine.views import history
 __all__ = ["Api"]
 
 _V1: Final = "/api/v1"
+#: Lines of logs in one answer.
+_MOST_LINES: Final = 5000
 
 
 class Api:
@@ -66,11 +68,12 @@ class Api:
         return _told(read)
 
     def logs(self, request: Request) -> Response:
-        """What the tasks of a flow logged; of one of them with `?task=`."""
+        """The latest lines that the tasks of a flow logged; of one of them with `?task=`."""
 
         def read() -> dict[str, Any]:
             task = request.query_params.get("task") or None
-            found = self._state.store.logs(_uuid(request), task)
+            limit = http_errors.whole(request, "limit", history.LIMIT)
+            found = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MOST_LINES))
             return {"schema": "wbengine/flow-logs/1", "lines": [line.to_dict() for line in found]}
 
         return _told(read)

@@ -145,13 +145,13 @@ class FlowPages:
             if found is None:
                 raise exceptions.NotFound(f"there is no task {wanted} in this flow")
             store = self._state.store
-            lines = store.logs(view.uuid, wanted)
+            lines = store.logs(view.uuid, wanted, LINES)
             shows = found.result is not None and self._state.redactor.show_values
             returned = store.returned(view.uuid, wanted) if shows else None
             return {
                 "atom": found,
-                "left_out": max(0, len(lines) - LINES),
-                "lines": lines[-LINES:],
+                "is_cut": len(lines) == LINES,
+                "lines": lines,
                 "returned": returned,
             }
 

@@ -115,12 +115,14 @@ class Store:
         record = self.reading(lambda each: each.get_atom_details(atom))
         return self.redactor(uuid).value(record.last_results, record.name)
 
-    def logs(self, uuid: str, task: str | None = None) -> list[logs.LogLine]:
-        """What the tasks of a flow logged, or one of them.
+    def logs(self, uuid: str, task: str | None, limit: int) -> list[logs.LogLine]:
+        """The latest lines that the tasks of a flow logged, or one of them.
 
         :raises NotFound: the flow is not kept, or has no such task.
         """
-        return self.reading(lambda each: logs.read(each, uuid, task, redactor=self._redactor))
+        return self.reading(
+            lambda each: logs.read(each, uuid, task, redactor=self._redactor, limit=limit)
+        )
 
     def watch(self, uuid: str, cursor: str | None = None) -> watcher.FlowWatcher:
         """What happens to a flow, from a moment on.

@@ -213,8 +213,11 @@ class Connection(abc.ABC):
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         """Read the atoms of a flow."""
 
-    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
-        """What the atoms of a flow logged, or one of them, in the order in which it was written.
+    def get_logs(
+        self, flow_uuid: str, atom_uuid: str | None = None, limit: int | None = None
+    ) -> list[models.LogChunk]:
+        """What the atoms of a flow logged, or one of them, in the order in which it was written:
+        all of it, or the latest `limit` chunks.
 
         :raises NotFound: the flow is not kept.
         """

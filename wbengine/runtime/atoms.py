@@ -458,7 +458,7 @@ class AtomLifecycle:
 
     def _keep_log(self, node: int, attempt: int, index: int, details: dict[str, Any]) -> None:
         """Store what a task logged, or an item of a Map (else `index` is -1); from any thread."""
-        lines = task_logs.lines_of(details)
+        lines = task_logs.lines_of(details) if self._keeps_logs else ()
         if lines and self._storage.writer.lease is not None:  # the run is not over
             chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)

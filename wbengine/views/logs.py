@@ -36,8 +36,10 @@ def read(
     attempt: int | None = None,
     *,
     redactor: Redactor,
+    limit: int | None = None,
 ) -> list[LogLine]:
-    """The lines of a flow, or of one of its tasks (a name or a uuid), in the order of their times.
+    """The lines of a flow, or of one of its tasks (a name or a uuid), in the order of their times:
+    all of them, or the latest `limit`.
 
     Secrets of the flow's records are masked.
 
@@ -60,10 +62,12 @@ def read(
             None if chunk.item < 0 else chunk.item,
             *line,
         )
-        for chunk in connection.get_logs(uuid, wanted)
+        for chunk in connection.get_logs(uuid, wanted, limit)
         if chunk.atom_uuid in names and attempt in (None, chunk.attempt)
         for line in chunk.lines
     ]
     found.sort(key=lambda line: line.at)
+    if limit is not None:
+        del found[:-limit]
     texts = redactor.texts(line.text for line in found)
     return [line._replace(text=text) for line, text in zip(found, texts, strict=True)]

@@ -66,8 +66,8 @@ class KeptFlow:
     """
 
     __slots__ = (
-        "_atoms", "_items", "_name", "_turn", "book", "command", "detail", "lease", "logs",
-        "number", "outline", "until", "updated",
+        "_atoms", "_chunks", "_items", "_name", "_turn", "book", "command", "detail", "lease",
+        "logs", "number", "outline", "until", "updated",
     )  # fmt: skip
 
     def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
@@ -80,7 +80,9 @@ class KeptFlow:
         self.until = 0.0
         self.command: base.FlowCommand | None = None
         self.outline: Outline | None = None
-        self.logs: list[models.LogChunk] = []
+        #: What the atoms logged, with the place of each chunk in the order of the flow.
+        self.logs: dict[str, list[tuple[int, models.LogChunk]]] = {}
+        self._chunks = itertools.count()
         self.updated = time.time()
         # What this store calls this flow in cursors.
         self._name = secrets.token_hex(6)
@@ -101,13 +103,11 @@ class KeptFlow:
     def add_logs(self, chunks: Iterable[models.LogChunk]) -> None:
         """Keep what was logged, and nothing of attempts long before."""
         for chunk in chunks:
+            kept = self.logs.setdefault(chunk.atom_uuid, [])
             oldest = chunk.attempt - base.LOGGED_ATTEMPTS
-            self.logs = [
-                kept
-                for kept in self.logs
-                if kept.atom_uuid != chunk.atom_uuid or kept.attempt > oldest
-            ]
-            self.logs.append(chunk)
+            if kept and kept[0][1].attempt <= oldest:
+                kept[:] = [each for each in kept if each[1].attempt > oldest]
+            kept.append((next(self._chunks), chunk))
 
     def since(self, cursor: str | None) -> int | None:
         """The turn that a cursor of this flow tells; None: it is no cursor of this flow."""
@@ -296,10 +296,14 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             return iter([atom.copy() for atom in self._of(fd_uuid).detail])
 
-    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
+    def get_logs(
+        self, flow_uuid: str, atom_uuid: str | None = None, limit: int | None = None
+    ) -> list[models.LogChunk]:
         with self._backend.lock:
-            found = self._of(flow_uuid).logs
-            return [one for one in found if atom_uuid is None or one.atom_uuid == atom_uuid]
+            logs = self._of(flow_uuid).logs
+            wanted = logs.values() if atom_uuid is None else [logs.get(atom_uuid, [])]
+            found = [chunk for _, chunk in sorted(itertools.chain.from_iterable(wanted))]
+        return found if limit is None else found[-limit:]
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         with self._backend.lock:

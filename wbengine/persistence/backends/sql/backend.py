@@ -209,9 +209,11 @@ class SQLConnection(base.Connection):
 
         return self._read("flow detail", flow_uuid, work)
 
-    def get_logs(self, flow_uuid: str, atom_uuid: str | None = None) -> list[models.LogChunk]:
+    def get_logs(
+        self, flow_uuid: str, atom_uuid: str | None = None, limit: int | None = None
+    ) -> list[models.LogChunk]:
         return self._read(
-            "flow detail", flow_uuid, lambda it: reading.logs(it, flow_uuid, atom_uuid)
+            "flow detail", flow_uuid, lambda it: reading.logs(it, flow_uuid, atom_uuid, limit)
         )
 
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:

@@ -44,9 +44,9 @@ _ITEMS_OF_FLOW: Final = _select(
 _LOGS_OF_FLOW: Final = _select(
     tables.LOGS,
     f"JOIN {_ATOMS} ON {tables.LOGS.name}.atom_uuid = {_ATOMS}.uuid"
-    f" WHERE {_ATOMS}.flow_uuid = :uuid ORDER BY {tables.LOGS.name}.id",
+    f" WHERE {_ATOMS}.flow_uuid = :uuid ORDER BY {tables.LOGS.name}.id DESC LIMIT :limit",
 )
-_LOGS_OF_ATOM: Final = _select(tables.LOGS, "WHERE atom_uuid = :uuid ORDER BY id")
+_LOGS_OF_ATOM: Final = _select(tables.LOGS, "WHERE atom_uuid = :uuid ORDER BY id DESC LIMIT :limit")
 _ITEMS_OF_ATOM: Final = _select(tables.ITEMS, "WHERE atom_uuid = :uuid ORDER BY attempt, item")
 _ATOMS_SINCE: Final = _select(
     tables.ATOMS, "WHERE flow_uuid = :uuid AND changed > :since ORDER BY changed, id"
@@ -55,6 +55,8 @@ _ITEMS_SINCE: Final = _select(
     tables.ITEMS,
     "WHERE atom_uuid = :uuid AND attempt = :attempt AND changed > :since ORDER BY item",
 )
+#: As the limit of a statement: none.
+_ALL: Final = 2**62
 _LATEST: Final = sa.text(f"SELECT COALESCE(MAX(changed), 0) FROM {_ATOMS} WHERE flow_uuid = :uuid")
 
 
@@ -94,9 +96,12 @@ def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
     return record
 
 
-def logs(connection: sa.Connection, flow_uuid: str, atom_uuid: str | None) -> list[models.LogChunk]:
+def logs(
+    connection: sa.Connection, flow_uuid: str, atom_uuid: str | None, limit: int | None
+) -> list[models.LogChunk]:
     _one(connection, _FLOW, "flow detail", flow_uuid)
     statement = _LOGS_OF_FLOW if atom_uuid is None else _LOGS_OF_ATOM
+    found = _rows(connection, statement, uuid=atom_uuid or flow_uuid, limit=limit or _ALL)
     return [
         models.LogChunk(
             row["atom_uuid"],
@@ -104,7 +109,7 @@ def logs(connection: sa.Connection, flow_uuid: str, atom_uuid: str | None) -> li
             row["item"],
             task_logs.lines_of({"lines": json.loads(row["logged"])}),
         )
-        for row in _rows(connection, statement, uuid=atom_uuid or flow_uuid)
+        for row in reversed(list(found))
     ]
 
 
