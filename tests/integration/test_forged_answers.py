@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,11 @@ def test_result_that_the_ledger_could_not_take_is_stored_as_soon_as_it_can(
 def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever announces one, with or without the headers of a worker, reads no arguments."""
+    """Whoever announces one, with or without the headers of a worker, reads no arguments.
+
+    The log names the queue once.
+    """
+    caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based.discovery")
     own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
     url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
     executor = executors.WorkerTaskExecutor("victim", "default", url=url)
@@ -100,7 +105,10 @@ def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
         forger.publish(notify, "victim", headers=headers)
-    until(lambda: caplog.text.count("is no queue for its tasks") == 3)
+    told = "'forger' is no queue for its tasks"
+    until(lambda: caplog.text.count(told) == 3)
+    levels = [each.levelname for each in caplog.records if told in each.getMessage()]
+    assert levels == ["WARNING", "DEBUG", "DEBUG"]
     assert executor.workers() == []
     forger.stop()
     executor.stop()

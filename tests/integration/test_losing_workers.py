@@ -74,17 +74,23 @@ def test_lost_worker_and_resending_are_kept_with_the_flow(tmp_path: Path, mapped
     flow.add(task.Map(mortal, over="numbers", item="number") if mapped else mortal)
     backend = backends.fetch({"connection": f"sqlite:///{tmp_path}/store.db"})
     heard: list[tuple[str, Any, Any]] = []
+    threads: set[threading.Thread] = set()
+    stored: list[str] = []
     with fleet(tmp_path, 2) as started, contextlib.closing(backend):
         with contextlib.closing(backend.get_connection()) as connection:
             connection.upgrade()
         engine = load(flow, tmp_path, backend=backend)
+
+        def hear(event: str, details: dict[str, Any]) -> None:
+            heard.append((event, details["lost_worker"], details["item"]))
+            threads.add(threading.current_thread())
+            with contextlib.closing(backend.get_connection()) as connection:
+                detail = connection.get_flow_details(engine.storage.flow_uuid)
+            kept = [each.state for each in watcher.events_of(detail) if each.kind == "incident"]
+            stored.append(kept[len(heard) - 1])
+
         for event in states.INCIDENTS:
-            engine.atom_notifier.register(
-                event,
-                lambda event, details: heard.append(
-                    (event, details["lost_worker"], details["item"])
-                ),
-            )
+            engine.atom_notifier.register(event, hear)
         engine.run()
         (dead,) = [each for each in started if each.process.poll() is not None]
         with contextlib.closing(backend.get_connection()) as connection:
@@ -95,6 +101,24 @@ def test_lost_worker_and_resending_are_kept_with_the_flow(tmp_path: Path, mapped
     assert resent.worker is not None and resent.worker != lost.worker
     assert lost.item == resent.item == (0 if mapped else None)
     assert heard == [("WORKER_LOST", None, lost.item), ("RESENT", lost.worker, lost.item)]
+    assert stored == ["WORKER_LOST", "RESENT"]  # by the time at which it is told
+    assert threads == {threading.current_thread()}
+
+
+def test_slow_listener_of_losses_does_not_hold_up_recovery(tmp_path: Path) -> None:
+    """It runs in the engine's thread; meanwhile the task runs on another worker."""
+    ran = threading.Event()
+    with fleet(tmp_path, 2):
+        engine = load(linear_flow.Flow("f").add(tasks.Mortal("m")), tmp_path)
+
+        def wait(event: str, details: dict[str, Any]) -> None:
+            with contextlib.suppress(AssertionError):
+                workers.until(lambda: len(tasks.runs(tmp_path)) == 2)
+                ran.set()
+
+        engine.atom_notifier.register(states.WORKER_LOST, wait)
+        engine.run()
+    assert ran.is_set()
 
 
 def test_a_task_that_kills_its_workers_is_given_up(tmp_path: Path) -> None:

@@ -285,9 +285,9 @@ class Tracker:
         max_resends: int = 3,
         capacity: int | None = None,
         plain: bool = False,
-        rows_decide: bool = False,
+        separate_ledger: bool = False,
     ) -> None:
-        """`rows_decide`: outcomes are read in the ledger.
+        """`separate_ledger`: outcomes are read there.
 
         `capacity`: so many requests of a queue are in the broker at most (None: as usual);
         `plain`: the workers are TaskFlow's.
@@ -317,7 +317,7 @@ class Tracker:
         )
         self._recovery = self._tracker.recovery
         self._tracker.plain = plain
-        self._tracker.rows_decide = rows_decide
+        self._tracker.separate_ledger = separate_ledger
         if capacity is not None:
             self._tracker._capacity = lambda queue: capacity  # type: ignore[method-assign, assignment]
 

@@ -67,7 +67,7 @@ class Engine(Process):
             max_resends=MAX_RESENDS,
             capacity=world.setting.capacity,
             # As where the ledger is not the broker's own.
-            rows_decide=self.line is not None and not world.broker.model.ours,
+            separate_ledger=self.line is not None and not world.broker.model.ours,
         )
         self.evidence = world.judge.evidence(self)
 

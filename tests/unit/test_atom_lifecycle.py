@@ -138,6 +138,9 @@ def test_lost_workers_are_kept_and_told_to_those_who_ask_for_that() -> None:
     assert [each.worker for each in record.incidents] == ["w1", "w"]
     call.events.incident(states.WORKER_LOST, "w")  # it has ended
     assert len(record.incidents) == 2 and not bench.heard
+    assert heard == []  # it is not written yet
+    bench.life.take_incidents()
+    bench.life.deliver()
     assert heard == [("WORKER_LOST", "w1", None), ("RESENT", None, "w1")]
 
 

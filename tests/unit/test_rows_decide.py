@@ -18,7 +18,7 @@ from wbengine.types.failure import Failure
 @pytest.fixture
 def bench() -> Bench:
     made = Bench()
-    made.tracker.rows_decide = True
+    made.tracker.separate_ledger = True
     return made
 
 

@@ -73,7 +73,7 @@ def lost(**fields):
 
 def test_lost_workers_stand_where_they_were_lost():
     flow, atom = lost()
-    atom.note(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
+    atom.add_incident(models.Incident("WORKER_LOST", records.T + 9, 1, "w2", item=3))
     told = history.page(flow, Redactor()).events
     assert [(e.kind, e.state, e.worker, e.lost_worker, e.item) for e in told] == [
         ("atom", "RUNNING", None, None, None),
@@ -97,7 +97,7 @@ def test_who_looks_on_hears_of_what_was_sent_again_once_both_workers_are_known(e
     if ends:
         atom.put("FAILURE", records.failure())
     else:
-        atom.taken("w2")
+        atom.set_incident_worker("w2")
     found = teller.tell(flow, flow, Redactor(), records.T + 8)
     (resent,) = [each for each in found if each.state == "RESENT"]
     assert (resent.lost_worker, resent.worker) == ("w1", None if ends else "w2")

@@ -11,8 +11,8 @@ from wbengine import states
 from wbengine.types import failure as ft
 
 __all__ = [
-    "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "changed", "error", "happened",
-    "in_short", "kept", "outcome", "remembered", "runtime", "taken",
+    "UNKNOWN", "Attempt", "Change", "Incident", "Outcome", "changed", "error", "in_short",
+    "kept", "outcome", "remembered", "runtime", "with_incident", "with_worker",
 ]  # fmt: skip
 
 #: So many attempts before the latest one, incidents, and changes are remembered.
@@ -133,12 +133,12 @@ class Incident(NamedTuple):
     item: int = -1
 
 
-def happened(incidents: tuple[Incident, ...], latest: Incident) -> tuple[Incident, ...]:
+def with_incident(incidents: tuple[Incident, ...], latest: Incident) -> tuple[Incident, ...]:
     """`incidents` with one more: the last of them are kept."""
     return (*incidents, latest)[-_MOST_INCIDENTS:]
 
 
-def taken(incidents: tuple[Incident, ...], item: int, worker: str) -> tuple[Incident, ...]:
+def with_worker(incidents: tuple[Incident, ...], item: int, worker: str) -> tuple[Incident, ...]:
     """`incidents`, now that `worker` is known to have what was sent again."""
     found = list(incidents)
     for number in reversed(range(len(found))):

@@ -97,7 +97,7 @@ def new_uuid() -> str:
 
 
 _making_meta: Final = threading.Lock()
-_noting: Final = threading.Lock()
+_incidents_lock: Final = threading.Lock()
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -407,15 +407,15 @@ class AtomDetail(_Named):
             self.attempts_dropped += dropped
             self._came_to = None
 
-    def note(self, incident: Incident) -> None:
+    def add_incident(self, incident: Incident) -> None:
         """Remember what happened to an attempt; from any thread."""
-        with _noting:
-            self.incidents = history.happened(self.incidents, incident)
+        with _incidents_lock:
+            self.incidents = history.with_incident(self.incidents, incident)
 
-    def taken(self, worker: str, item: int = -1) -> None:
+    def set_incident_worker(self, worker: str, item: int = -1) -> None:
         """`worker` has what was sent again, if anything was; from any thread."""
-        with _noting:
-            self.incidents = history.taken(self.incidents, item, worker)
+        with _incidents_lock:
+            self.incidents = history.with_worker(self.incidents, item, worker)
 
     def _outcome(self) -> history.Outcome:
         """How the latest attempt ended."""

@@ -21,7 +21,7 @@ from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime.incidents import Incidents
+from wbengine.runtime.incidents import IncidentEvent, Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
 from wbengine.runtime.retries import Retries, RetryCall
@@ -137,7 +137,7 @@ class AtomLifecycle:
         self.now: float | None = None
         self._flow_uuid = storage.flow_uuid
         #: Changes that nobody was told of so far.
-        self.events: list[StateEvent] = []
+        self.events: list[StateEvent | IncidentEvent] = []
         # That an atom began, when somebody suspended before it was told: by the atom's name.
         self._held_events: dict[str, StateEvent] = {}
         #: Atoms that fail as soon as they begin, because their deciders could not be asked.
@@ -147,7 +147,7 @@ class AtomLifecycle:
         # Calls that ended before they could be submitted.
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self._incidents = Incidents(storage, notifier)
+        self._incidents = Incidents(storage, notifier, on_progress)
         self.maps = Maps(
             storage,
             local_tasks,
@@ -295,7 +295,7 @@ class AtomLifecycle:
             record.worker, record.started = outcome.worker, outcome.started
         record.ended = outcome.ended  # what was given up keeps who began it, and when
         if record.incidents and outcome.worker not in (None, calls.LOCAL):
-            record.taken(outcome.worker)
+            record.set_incident_worker(outcome.worker)
         atom: Any = self._plan.items[call.node]
         if isinstance(value, ft.Failure):
             state = states.FAILURE if executed else states.REVERT_FAILURE
@@ -429,6 +429,11 @@ class AtomLifecycle:
 
     # -- telling --------------------------------------------------------------------------------
 
+    def take_incidents(self) -> None:
+        """Let what came by now be among the `events`, before all that is kept is written."""
+        if self._incidents.untold:
+            self.events[:0] = self._incidents.take()  # of what is told to run already
+
     def deliver(self, stopped: Callable[[], bool] | None = None) -> None:
         """Tell the listeners what was written by now.
 
@@ -438,8 +443,13 @@ class AtomLifecycle:
         while self.events:
             events, self.events = self.events, []
             for event in events:
-                last = event.state == event.record.state
-                if last and stopped is not None and event.state in _BEGUN and stopped():
+                if (
+                    isinstance(event, StateEvent)
+                    and event.state == event.record.state
+                    and stopped is not None
+                    and event.state in _BEGUN
+                    and stopped()
+                ):
                     self._held_events[event.record.name] = event
                 else:
                     event.tell(self._notifier if self._topics else None)
@@ -506,8 +516,8 @@ class _TaskEvents:
         hear(self._node, event_type, details)
 
     def incident(self, event: str, worker: str | None) -> None:
-        """See `Incidents.note`."""
-        self._lifecycle._incidents.note(self._node, self._attempt, event, worker)
+        """See `Incidents.add`."""
+        self._lifecycle._incidents.add(self._node, self._attempt, event, worker)
 
 
 class _StoredTaskEvents(_TaskEvents):
@@ -532,7 +542,7 @@ class _StoredTaskEvents(_TaskEvents):
         if under_way and record.started is None:
             record.worker, record.started = worker, time.time()
             if record.incidents:
-                record.taken(worker)
+                record.set_incident_worker(worker)
             if written:
                 lifecycle._storage.writer.mark(record)
 

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from wbengine import states
 from wbengine import storage as storage_module
 from wbengine.persistence import models
 from wbengine.types import notifier as notifier_module
 
-__all__ = ["Incidents"]
+__all__ = ["IncidentEvent", "Incidents"]
+
+
+class IncidentEvent(NamedTuple):
+    """An incident to be told: once it is written, and in the engine's thread."""
+
+    event: str
+    details: dict[str, Any]
+
+    def tell(self, notifier: notifier_module.Notifier | None) -> None:
+        if notifier is not None:
+            notifier.notify_only(self.event, self.details)
 
 
 class Incidents:
-    """Notes the incidents of one run in its records, from any thread, and tells `notifier`."""
+    """Keeps the incidents of one run in its records, from any thread.
 
-    def __init__(self, storage: storage_module.Storage, notifier: notifier_module.Notifier) -> None:
+    Those that listeners of `notifier` want to hear of are `untold` until the engine's thread, which
+    `wake` wakes, takes them.
+    """
+
+    def __init__(
+        self,
+        storage: storage_module.Storage,
+        notifier: notifier_module.Notifier,
+        wake: Callable[[], None],
+    ) -> None:
         self._storage = storage
         self._notifier = notifier
+        self._wake = wake
+        self.untold: deque[IncidentEvent] = deque()
 
-    def note(self, node: int, attempt: int, event: str, worker: str | None, item: int = -1) -> None:
+    def take(self) -> list[IncidentEvent]:
+        """Take out what is untold by now."""
+        return [self.untold.popleft() for _ in range(len(self.untold))]
+
+    def add(self, node: int, attempt: int, event: str, worker: str | None, item: int = -1) -> None:
         """`worker` was lost with an atom, or with an item of it (WORKER_LOST); or what it had is
         sent again (RESENT), and nobody has begun that yet.
         """
@@ -30,13 +58,14 @@ class Incidents:
         resent = event == states.RESENT
         lost, later = (None, worker) if resent else (worker, None)
         incident = models.Incident(event, time.time(), attempt, lost, later, item)
-        record.note(incident)
+        record.add_incident(incident)
         if resent and item < 0:
             record.worker = record.started = None
         if self._storage.backend is not None:
             self._storage.writer.mark(record)
         if event in self._notifier.topics:
-            self._notifier.notify_only(event, _details(record, incident))
+            self.untold.append(IncidentEvent(event, _details(record, incident)))
+            self._wake()
 
 
 _UNDER_WAY = (states.RUNNING, states.REVERTING)

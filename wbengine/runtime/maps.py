@@ -253,7 +253,7 @@ class Maps:
             outcome.value.belongs_to(parent._home())
         item = fanout.put(call.index, outcome)
         if record.incidents and outcome.worker not in (None, calls.LOCAL):
-            record.taken(outcome.worker, call.index)
+            record.set_incident_worker(outcome.worker, call.index)
         self._storage.writer.mark_items(record, (item,))
         record.progress = fanout.done / fanout.total
         if self._kept:
@@ -393,7 +393,7 @@ class _ItemEvents:
 
     def incident(self, event: str, worker: str | None) -> None:
         """Its worker was lost, or it was sent again."""
-        self._maps.incidents.note(self._node, self._attempt, event, worker, self._item)
+        self._maps.incidents.add(self._node, self._attempt, event, worker, self._item)
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)

@@ -542,6 +542,7 @@ class Run:
 
     def _save(self, moment: int) -> None:
         """Write if it is time to, and then let go of what ended; tell what happened."""
+        self._lifecycle.take_incidents()
         written = self._saver is None or self._saver.save(moment)
         if written and self._finished:
             finished, self._finished = self._finished, []

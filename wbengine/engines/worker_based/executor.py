@@ -306,7 +306,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
         self._writer.use(ledger)
         self._tracker.ledger = ledger.digest if ledger is not None else None
-        self._tracker.rows_decide = ledgers.is_apart(ledger, self._place, target)
+        self._tracker.separate_ledger = ledgers.is_separate(ledger, self._place, target)
         # Clocks of two hosts are compared only where nothing else tells what happened first.
         self._finder.clocks = finder.Clocks(self._finder.missed) if ledger is None else None
         self._thread = threading.Thread(

@@ -174,6 +174,11 @@ class Server:
         return self.heartbeat.life
 
     @property
+    def ending(self) -> bool:
+        """Whether it was told to end."""
+        return self._stats.ending
+
+    @property
     def suspended(self) -> bool:
         return self._stats.suspended
 
@@ -490,6 +495,15 @@ class Server:
             return [end]
         # A success without RUNNING, which may be lost, ends the thread that TaskFlow reads with.
         return [Reply(job, self._answers.running(job)), end]
+
+    def on_unstorable(self, job: Job, error: exc.LedgerFailure) -> env.Envelope:
+        """The ledger refuses what came of a job: a failure that says so is its answer instead."""
+        problem = exc.LedgerFailure(
+            f"task {job.name!r} ended, but its result cannot be stored: {error}"
+        )
+        answer = self._failure_of(job, problem)
+        self._roll.ending[job.key] = self._roll.leaving[job.key] = job, answer
+        return answer
 
     def on_stored(self, job: Job, fenced: bool = False) -> list[Effect]:
         """The ledger was told that a job ended, or cannot be: now it is answered.

@@ -391,7 +391,7 @@ class Worker:
             found = ledgers.choose(place, target, "worker", result_ttl=kept)
             ledgers.fuse(found, target, self.identity)
             self._runner.ledger = self._beats.ledger = found
-            self._runner.apart = ledgers.is_apart(found, place, target)
+            self._runner.separate_ledger = ledgers.is_separate(found, place, target)
             self._server.ledger = found.digest if found is not None else None
 
         return open_ledger

@@ -193,6 +193,8 @@ class ProxyWorkerFinder:
         self.hurry = True
         #: Whether somebody waits for what they say next: they are asked more often than they beat.
         self.urgent = False
+        # Names of queues that were announced and are none for their tasks: each is logged once.
+        self._refused: set[str] = set()
         #: Who looks whether their clocks are right, if anybody does.
         self.clocks: Clocks | None = None
         # Taken by itself: an interruption (Ctrl-C) within the condition's `__enter__`, which is
@@ -389,14 +391,19 @@ class ProxyWorkerFinder:
 
     def _owns(self, notify: env.Envelope, topic: str) -> bool:
         """Whether a worker announces the queue that is that of its topic and its tasks: requests go
-        to no other one, whoever asks for them.
+        to no other one, whoever asks for them.  TaskFlow's workers announce none with each beat.
         """
         if self._interop or self._exchange is None or not notify.body["tasks"]:
             return True
         queue = notify.text(env.WBE_QUEUE)
         if queue == env.queue_name(self._exchange, topic, notify.body["tasks"]):
             return True
-        LOG.warning("ignored an announcement: %.80r is no queue for its tasks", queue or topic)
+        name = f"{queue or topic:.80}"
+        is_new = name not in self._refused and len(self._refused) < roster.MOST_WORKERS
+        if is_new:
+            self._refused.add(name)
+        level = logging.WARNING if is_new else logging.DEBUG
+        LOG.log(level, "ignored an announcement: %r is no queue for its tasks", name)
         return False
 
     def _rank(self, queue: str) -> int:

@@ -154,7 +154,7 @@ def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
     return True
 
 
-def is_apart(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
+def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
     """Whether a ledger is in another place than the broker's own: who may publish there need not
     be able to write rows.
     """

@@ -104,9 +104,9 @@ class RequestTracker:
         self.timeout = transition_timeout
         #: The digest of the ledger in which requests have their rows; None: there is none.
         self.ledger = ledger
-        #: Whether outcomes are read in the ledger, and answers only tell that there is one: whoever
-        #: may publish answers cannot write there.
-        self.rows_decide = False
+        #: Whether the ledger is in a place of its own: then outcomes are read there, and answers
+        #: only tell that there is one, for whoever may publish them cannot write there.
+        self.separate_ledger = False
         #: Whether the workers are TaskFlow's: answers have no numbers, so nothing is sent again.
         self.plain = False
         self.options = options
@@ -306,7 +306,7 @@ class RequestTracker:
             effects = self.recovery.on_given_twice(tracked, answer, now)
             return [*effects, fx.Acknowledge(receipt)]
         ends = answer.body["state"] in pr.STOP_STATES
-        if ends and self.rows_decide and not stored:
+        if ends and self.separate_ledger and not stored:
             if answer.body["state"] == pr.FAILURE:
                 tracked.refused = env.value_of(answer)
             return [fx.Inspect(tracked), fx.Acknowledge(receipt)]

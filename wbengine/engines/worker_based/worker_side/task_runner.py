@@ -40,6 +40,10 @@ RUNNING_AFTER: Final = 0.005
 #: Seconds before a request goes back to its queue whose ledger could not be asked.
 LEDGER_PAUSE: Final = 0.5
 
+#: Seconds for which an outcome is offered to a ledger that takes other things, and does not take
+#: this; and to one that is away while the worker ends.
+LEDGER_PATIENCE: Final = 5.0
+
 
 class TaskRunner:
     """Runs the tasks of one `Server`, which it locks; any thread may use it.
@@ -62,7 +66,7 @@ class TaskRunner:
         self._changed = threading.Condition(self.lock)
         self.ledger: ledgers.Ledger | None = None
         #: Whether that is in a place of its own: then engines believe what is stored there only.
-        self.apart = False
+        self.separate_ledger = False
         #: When the last request came, on the monotonic clock.
         self.taken = -math.inf
         self._proxy = wire
@@ -219,7 +223,7 @@ class TaskRunner:
             self._send_end(OutgoingMessage(answer, self._ending, job))
             return
         message = OutgoingMessage(answer, self._storing, job)
-        if self.apart or not self._proxy.target.ours:
+        if self.separate_ledger or not self._proxy.target.ours:
             # Another place, which may let one wait: beats have to go out meanwhile.
             self.store((message,))
             if message.withdrawn:
@@ -230,13 +234,12 @@ class TaskRunner:
         """Store what is about to be published; what must not be used is withdrawn."""
         assert self.ledger is not None
         crashpoint("worker.before-finish")
-        holder = self.server.identity
-        ended = [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages]
-        told = self.ledger.finish_many(holder, ended)
-        while self.apart and any(isinstance(one, exc.LedgerFailure) for one in told):
-            if self._closed.wait(LEDGER_PAUSE):
-                break
-            told = self.ledger.finish_many(holder, ended)
+        told = self._finish_rows(messages)
+        if self.separate_ledger:  # of one row: see `_finish`
+            told = [
+                self._finish_late(message, each) if isinstance(each, exc.LedgerFailure) else each
+                for message, each in zip(messages, told, strict=True)
+            ]
         crashpoint("worker.after-finish")
         for message, stored in zip(messages, told, strict=True):
             job = message.correlation
@@ -247,6 +250,47 @@ class TaskRunner:
             with self.lock:
                 effects = self.server.on_stored(job, message.withdrawn)
             self.apply(e for e in effects if not (isinstance(e, fx.Reply) and e.terminal))
+
+    def _finish_rows(self, messages: Sequence[OutgoingMessage]) -> list[bool | exc.LedgerFailure]:
+        assert self.ledger is not None
+        ended = [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages]
+        return self.ledger.finish_many(self.server.identity, ended)
+
+    def _finish_late(
+        self, message: OutgoingMessage, error: exc.LedgerFailure
+    ) -> bool | exc.LedgerFailure:
+        """Store what a ledger did not take: its engine believes nothing else.
+
+        One that is away is waited for, unless the worker ends.  One that takes beats meanwhile, and
+        goes on to refuse this, does so for good: it gets a small failure instead.
+        """
+        assert self.ledger is not None
+        job: Job = message.correlation
+        LOG.warning("the outcome of request %s cannot be stored, trying again: %s", job.id, error)
+        give_up, refused = math.inf, False
+        while not self._closed.wait(LEDGER_PAUSE):
+            try:
+                self.ledger.renew(self.server.identity)
+                away = False
+            except exc.LedgerFailure:
+                away = True
+            now = time.monotonic()
+            waits = away and not self.server.ending
+            give_up = math.inf if waits else min(give_up, now + LEDGER_PATIENCE)
+            (stored,) = self._finish_rows((message,))
+            if isinstance(stored, bool):
+                return stored
+            if now < give_up:
+                continue
+            if self.server.ending and (away or refused):
+                return stored
+            give_up = math.inf
+            if not refused:
+                refused = True
+                with self.lock:
+                    message.envelope = self.server.on_unstorable(job, stored)
+                LOG.warning("request %s fails: its outcome is refused: %s", job.id, stored)
+        return error
 
     def end(
         self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
