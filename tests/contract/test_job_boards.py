@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from concurrent import futures
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import etcd3gw
+import kazoo.client
 import pytest
 import redis
 import sqlalchemy as sa
@@ -18,7 +22,7 @@ import sqlalchemy as sa
 from tests.support import brokers, servers
 from tests.support.waiting import until
 from wbengine import exceptions, states
-from wbengine.jobs import backends, base
+from wbengine.jobs import backends, base, stored
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
@@ -464,7 +468,8 @@ def test_every_kind_is_an_entry_point_too() -> None:
     config = Path(__file__).parents[2] / "setup.cfg"
     _, _, offered = config.read_text().partition("\nwbengine.jobboards =\n")
     block = offered.partition("\nwbengine.")[0]
-    found = dict(line.strip().split(" = ") for line in block.splitlines())
+    lines = (line.strip().partition(" [")[0] for line in block.splitlines())  # without extras
+    found = dict(line.split(" = ") for line in lines)
     assert found == dict(backends.KINDS)
 
 
@@ -545,8 +550,6 @@ def test_job_of_a_flow_is_posted_once(
 def test_repost_from_many_threads_posts_one_job(
     conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
 ) -> None:
-    if conf["board"] in ("sql", "memory"):
-        pytest.skip("there all but the first may raise JobFailure")
     assert isinstance(board, base.FlowBoard) and isinstance(another, base.FlowBoard)
     flow, book = models.new_uuid(), models.LogBook("a book")
     boards = [board, another] * 4
@@ -554,3 +557,178 @@ def test_repost_from_many_threads_posts_one_job(
         posted = list(pool.map(lambda each: each.repost(flow, "x", book), boards))
     assert len([job for job in posted if job is not None]) == 1
     assert names(board) == ["x"]
+
+
+# Boards that are elsewhere than the flows.
+
+
+@pytest.fixture
+def elsewhere(
+    conf: dict[str, Any], board: base.JobBoard, another: base.JobBoard
+) -> tuple[stored.StoredJobBoard, stored.StoredJobBoard]:
+    """One board, as two programs see it."""
+    if not isinstance(board, stored.StoredJobBoard):
+        pytest.skip("its jobs are in a database")
+    assert isinstance(another, stored.StoredJobBoard)
+    return board, another
+
+
+def forget(conf: dict[str, Any]) -> None:
+    """Let the store lose all that it has."""
+    if kind_of(conf) == "redis":
+        with redis.Redis.from_url(conf["board"]) as client:
+            client.flushdb()
+    elif kind_of(conf) == "etcd":
+        etcd_client(conf).delete_prefix(etcd_keys(conf))
+    else:
+        with zookeeper_client(conf) as client:
+            client.delete("/", recursive=True)
+
+
+def damage(conf: dict[str, Any], job: base.Job) -> None:
+    """Write what is no job in the place of one."""
+    garbage = b"\xff garbage"
+    if kind_of(conf) == "redis":
+        with redis.Redis.from_url(conf["board"]) as client:
+            client.hset("wbe:{default}:jobs:jobs", job.uuid, garbage)
+    elif kind_of(conf) == "etcd":
+        client = etcd_client(conf)
+        [key] = [
+            told["key"]
+            for value, told in client.get_prefix(etcd_keys(conf))
+            if job.uuid.encode() in value and b"/jobs/2/" in told["key"]
+        ]
+        client.put(key, garbage)
+    else:
+        with zookeeper_client(conf) as client:
+            [name] = [each for each in client.get_children("/") if job.uuid in each]
+            client.set(name, garbage)
+
+
+def etcd_keys(conf: dict[str, Any]) -> str:
+    path = urllib.parse.urlsplit(conf["board"]).path
+    return f"/wbengine/jobs/{urllib.parse.quote(path[1:], safe='')}/"
+
+
+def etcd_client(conf: dict[str, Any]) -> Any:
+    where = urllib.parse.urlsplit(conf["board"])
+    return etcd3gw.client(host=where.hostname, port=where.port)
+
+
+@contextlib.contextmanager
+def zookeeper_client(conf: dict[str, Any]) -> Iterator[Any]:
+    where = urllib.parse.urlsplit(conf["board"])
+    client = kazoo.client.KazooClient(hosts=where.netloc + where.path)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_note_of_a_board_is_about_that_board_alone(
+    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+) -> None:
+    """By the id that its store keeps, under whatever name hosts know it."""
+    board, another = elsewhere
+    another.address = "another-name:1"
+    assert board.is_noted(another.note) and another.is_noted(board.note)
+    option = "namespace" if kind_of(conf) == "redis" else "path"
+    with backends.backend("other", {**conf, option: "/other"}) as other:
+        assert isinstance(other, stored.StoredJobBoard)
+        assert not other.is_noted(board.note) and not board.is_noted(other.note)
+        # As one of another host that is called alike here.
+        other.address = "another-name:1"
+        assert not other.is_noted(another.note)
+
+
+def test_note_outlives_the_data_of_the_store(
+    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+) -> None:
+    if kind_of(conf) == "zookeeper":
+        pytest.skip("there nothing is lost")
+    board, another = elsewhere
+    before, note = board.identify(), board.note
+    assert before == another.identify()
+    forget(conf)
+    assert another.identify().id not in ("", before.id) and board.identify() == another.identify()
+    board.address = another.address = None
+    assert board.is_noted(note) and board.is_noted(another.note)  # who was there knows both
+    with backends.backend("late", conf) as late:
+        assert isinstance(late, stored.StoredJobBoard)
+        assert late.is_noted(note)
+        late.address = "elsewhere:1"
+        assert not late.is_noted(note)
+
+
+def test_damaged_document_keeps_nobody_from_others(
+    conf: dict[str, Any],
+    elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    board, another = elsewhere
+    bad, _ = board.post("bad"), board.post("good")
+    damage(conf, bad)
+    for _ in range(2):
+        assert names(another) == names(another, only_unclaimed=True) == ["good"]
+    assert len([each for each in caplog.records if "cannot be read" in each.message]) == 1
+    with pytest.raises(exceptions.JobFailure, match=f"Job {bad.uuid} cannot be read"):
+        another.find(bad.uuid)
+    board.claim(bad, "me")
+    board.consume(bad, "me")
+
+
+def test_boards_whose_paths_lie_inside_each_other_do_not_know_each_other(
+    conf: dict[str, Any], elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard]
+) -> None:
+    if kind_of(conf) == "redis":
+        pytest.skip("it has no paths")
+    board, _ = elsewhere
+    with backends.backend("inner", conf["board"] + "/jobs") as inner:
+        job = inner.post("x")
+        assert names(board) == [] and names(inner) == ["x"]
+        inner.claim(job, "me")
+        inner.consume(job, "me")
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Stands before an etcd, and answers what no etcd does."""
+
+    answer = b""
+    length = 0
+
+    def do_GET(self) -> None:
+        found = b'{"etcdserver": "3.5.9", "etcdcluster": "3.5.0"}'
+        self.send(found, len(found))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send(self.answer, self.length or len(self.answer))
+
+    def send(self, body: bytes, length: int) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(length))
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def log_message(self, *told: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "length"), [(b"<html>log in</html>", 0), (b"[]", 0), (b"{", 1000)]
+)
+def test_answer_that_is_none_of_an_etcd_is_a_failure_of_the_board(
+    answer: bytes, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Proxy, "answer", answer)
+    monkeypatch.setattr(Proxy, "length", length)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        board = backends.fetch("b", f"etcd://127.0.0.1:{server.server_port}/p")
+        with pytest.raises(exceptions.JobFailure, match=r"'b' in etcd path '/wbengine/jobs/p/'"):
+            board.connect()
+        assert not board.connected
+        server.shutdown()

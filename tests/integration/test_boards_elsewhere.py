@@ -269,3 +269,116 @@ def test_board_that_is_away_is_told_once_and_waited_for(
     told = [record.getMessage() for record in caplog.records]
     assert len([line for line in told if "it is asked until it answers" in line]) == 1
     assert len([line for line in told if "job board late is back" in line]) == 1
+
+
+# Several boards, and boards that lose what they had.
+
+
+def unposted(
+    store: persistence.Backend, board: jobs.JobBoard, monkeypatch: pytest.MonkeyPatch, **told: Any
+) -> engines.FlowHandle:
+    """A flow whose submitter dies before it posts the job."""
+
+    def die(*args: object) -> None:
+        raise exceptions.JobFailure("it died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(board, "repost", die)
+        with pytest.raises(exceptions.JobFailure, match="is kept") as raised:
+            engines.submit(
+                f"{HERE}:greeting", backend=store, board=board, inputs={"name": "Ada"}, **told
+            )
+    return engines.handle(str(raised.value).split()[1], backend=store, board=board)
+
+
+def lose_engine(store: persistence.Backend, uuid: str) -> None:
+    """Leave a flow as an engine leaves it that dies."""
+    with contextlib.closing(store.get_connection()) as connection:
+        detail = connection.get_flow_details(uuid)
+        detail.state = states.RUNNING
+        connection.update_flow_details(detail)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("other", ["redis", "sql"])
+def test_flow_is_left_to_those_who_serve_its_board(
+    store: persistence.Backend,
+    redis_url: brokers.Place,
+    broker_servers: brokers.Brokers,
+    monkeypatch: pytest.MonkeyPatch,
+    is_begun: bool,
+    other: str,
+) -> None:
+    """Also after its engine died; and they post its job as it was to be posted."""
+    with (
+        boards.backend("mine", str(redis_url), persistence=store) as mine,
+        broker_servers["redis"].place() as elsewhere,
+    ):
+        handle = unposted(store, mine, monkeypatch, priority="high")
+        # One that has no board is run later: then the other one has been looked at.
+        last = engines.load_from_factory(
+            conducted.greeting, inputs={"name": "Bob"}, backend=store
+        ).storage.flow_uuid
+        lose_engine(store, last)
+        if is_begun:
+            lose_engine(store, handle.id)
+        before = handle.state
+        theirs = boards.fetch(
+            "theirs", "sql" if other == "sql" else str(elsewhere), persistence=store
+        )
+        monkeypatch.setattr(service.ConductorService, "LOOK_SECONDS", 0.1)
+        with serving(store, theirs):
+            assert engines.handle(last, backend=store, board=mine).wait(60)
+            if other == "redis":
+                with boards.backend("also", str(elsewhere), persistence=store) as also:
+                    assert unposted(store, also, monkeypatch).wait(60)
+            assert handle.state == before
+        assert mine.job_count == 0
+        served = boards.fetch("served", str(redis_url), persistence=store)
+        assert isinstance(served, jobs.NotifyingJobBoard)
+        posted: list[jobs.Job] = []
+        served.notifier.register(jobs.POSTED, lambda _, details: posted.append(details["job"]))
+        with serving(store, served):
+            assert handle.result(60)["greeting"] == "hello Ada"
+        assert [(job.uuid, job.priority) for job in posted] == [(handle.id, jobs.JobPriority.HIGH)]
+
+
+@pytest.mark.parametrize("loses", ["all", "the last"])
+def test_jobs_that_redis_lost_at_once_are_posted_again(
+    store: persistence.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: str
+) -> None:
+    """Also where no look at the board failed meanwhile."""
+    monkeypatch.setattr(service.ConductorService, "LOOK_SECONDS", 2.0)
+    mark = f"lost {loses}"
+    gate, begun = threading.Event(), threading.Event()
+    monkeypatch.setitem(conducted.GATES, mark, gate)
+    monkeypatch.setitem(conducted.BEGUN, mark, begun)
+    with (
+        brokers.redis() as server,
+        boards.backend("mine", server.url(), persistence=store) as mine,
+    ):
+        served = service.ConductorService(
+            store, board=boards.fetch("s", server.url(), persistence=store), max_simultaneous=1
+        )
+        thread = threading.Thread(target=served.run)
+        thread.start()
+        try:
+            submitted = {"backend": store, "board": mine}
+            engines.submit(f"{HERE}:gated", inputs=inputs(tmp_path, mark), **submitted)
+            assert begun.wait(60)
+            set_back = server.kept()
+            waiting = engines.submit(f"{HERE}:greeting", inputs={"name": "Ada"}, **submitted)
+            # The next look posts this one's job: then the other one has been looked at.
+            unposted(store, mine, monkeypatch)
+            until(lambda: mine.job_count == 3)
+            if loses == "all":
+                with server.client() as client:
+                    client.flushdb()
+            else:
+                set_back()
+            gate.set()
+            until(lambda: waiting.state == states.SUCCESS)
+        finally:
+            gate.set()
+            served.stop()
+            thread.join(60)

@@ -41,8 +41,8 @@ class ConductorService:
     and closed at the end.
 
     A flow whose engine died, and which has no job, is given one: by one of several services, and
-    once.  Flows that do not say what made them are left alone.  So is a flow that was submitted to
-    `board` by a program that died before it posted the job.
+    once.  So is a flow that was submitted to `board` by a program that died before it posted the
+    job.  Flows that do not say what made them are left alone, and those submitted to another board.
 
     `engine` (a kind, or a URI) and `engine_options` say how flows are run, and `max_simultaneous`
     how many at a time (default: one more than there are processors).  `schedules` are kept when it
@@ -76,6 +76,8 @@ class ConductorService:
         # Flows that were looked at, of those created last, and when the newest of them was.
         self._seen: set[str] = set()
         self._newest: float | None = None
+        # The board as it was at the last look.
+        self._identity: stored.Identity | None = None
         self._conductor = impl_nonblocking.NonBlockingConductor(
             self.name,
             self._board,
@@ -152,16 +154,23 @@ class ConductorService:
     def _look(self) -> None:
         while True:
             try:
+                if isinstance(self._board, stored.StoredJobBoard):
+                    self._look_at_all_if_changed(self._board)
                 self._resume_lost()
                 if isinstance(self._board, stored.StoredJobBoard):
                     self._post_unposted(self._board)
             except Exception as error:  # the next look may succeed
                 LOG.warning("Flows without a job cannot be looked for: %s", error)
-                # The board may have lost some.
-                self._newest = None
+                self._identity = None
             # Several services do not look all at once.
             if self._ended.wait(self.LOOK_SECONDS * random.uniform(0.7, 1.3)):
                 return
+
+    def _look_at_all_if_changed(self, board: stored.StoredJobBoard) -> None:
+        """Look at all flows once more where the board may have lost jobs."""
+        found = board.identify()
+        if found != self._identity:
+            self._identity, self._newest, self._seen = found, None, set()
 
     def _resume_lost(self) -> None:
         """Post a job for each flow whose engine died."""
@@ -183,14 +192,20 @@ class ConductorService:
             return
         if detail.state not in _UNDER_WAY or detail.noted(models.FACTORY) is None:
             return
+        priority = stored.submitted(detail.meta, self._board)
+        if priority is None:
+            if stored.is_noted(detail.meta):  # for those who serve another board
+                return
+            priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)
-        if self._reposting.repost(row.uuid, row.name, book) is not None:
+        if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
             LOG.warning("Flow %s (%s) has lost its engine, and is resumed", row.name, row.uuid)
 
     def _post_unposted(self, board: stored.StoredJobBoard) -> None:
         """Post a job for each flow that was submitted to the board, and has none.
 
-        Each flow is looked at once, and all of them once more after a look that failed.
+        Each flow is looked at once, and all of them once more after a look that failed, or when the
+        board may have lost jobs.
         """
         since = None if self._newest is None else self._newest - _OVERLAP
         seen, after = set[str](), None

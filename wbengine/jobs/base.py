@@ -357,7 +357,13 @@ class FlowBoard(Protocol):
     def find(self, uuid: str) -> Job | None:
         """The job with this uuid; None: it is not on the board (any more)."""
 
-    def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> Job | None:
+    def repost(
+        self,
+        flow_uuid: str,
+        name: str,
+        book: models.LogBook,
+        priority: JobPriority | str = JobPriority.NORMAL,
+    ) -> Job | None:
         """Post a job for a flow that is kept; None: there is one, or one that was trashed."""
 
     def is_trashed(self, uuid: str) -> bool:

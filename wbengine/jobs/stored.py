@@ -9,26 +9,35 @@ from __future__ import annotations
 import abc
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from wbengine import _codec, _json_text, _options, exceptions, states
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 
-__all__ = ["Posting", "Status", "StoredJob", "StoredJobBoard"]
+__all__ = ["Identity", "Posting", "Status", "StoredJob", "StoredJobBoard"]
 
 LOG: Final = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 #: The key of a flow's `meta` that says on which board its job is.
 _SUBMITTED: Final = "submitted"
+
+#: Names of this host that every host has for itself.
+_LOOPBACKS: Final = ("localhost", "127.0.0.1", "::1")
 
 #: Seconds that a claim lasts at most.
 _LONGEST: Final = 1e9
 
 _PRIORITIES: Final = tuple(base.JobPriority)
+
+#: What reading a damaged document raises.
+_DAMAGES: Final = (LookupError, TypeError, ValueError, OverflowError, OSError)
 
 
 class Posting(NamedTuple):
@@ -52,6 +61,16 @@ class Status(NamedTuple):
     updated: float
     owner: str | None = None
     remaining: float | None = None
+
+
+class Identity(NamedTuple):
+    """Which board a store has: its `id`, which is kept there, and the `run` of the server.
+
+    The server may have lost jobs when either changes; `run` is empty where it loses none.
+    """
+
+    id: str
+    run: str = ""
 
 
 class StoredJob(base.Job):
@@ -150,27 +169,43 @@ class StoredJobBoard(base.NotifyingJobBoard):
     ) -> None:
         super().__init__(name, conf)
         self.persistence: Final = persistence
-        # The jobs that could not be read, by uuid: each is logged once.
+        # The ids that the board has had, the last one last: a store that lost its data has another.
+        self._ids: list[str] = []
+        # The jobs that could not be read: each is logged once.
         self._unreadable: set[str] = set()
 
     # -- what the store does --------------------------------------------------------------------
 
+    #: Where the store is, as hosts name it; None: only its client knows.
+    address: str | None = None
+
     @property
     @abc.abstractmethod
     def place(self) -> str:
-        """What tells the board from others of its kind, without secrets."""
+        """What tells the board from others of its store."""
+
+    @abc.abstractmethod
+    def _identify(self, new: str) -> Identity:
+        """What `identify` returns; the id is `new` if there is none yet."""
 
     @abc.abstractmethod
     def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
         """Keep a new job; None: there is one with this uuid, or it was trashed."""
 
     @abc.abstractmethod
-    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[Posting]:
-        """The jobs in the order in which they are given out, read some at a time."""
+    def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
+        """The jobs in the order in which they are given out, read some at a time.
+
+        Each is a name for logs, and what the store has, for `_parse`.
+        """
 
     @abc.abstractmethod
-    def _find(self, uuid: str) -> Posting | None:
-        """The job with this uuid."""
+    def _parse(self, row: Any) -> Posting:
+        """The job that the store has as `row`; raises whatever there is if it is damaged."""
+
+    @abc.abstractmethod
+    def _find(self, uuid: str) -> Any:
+        """What the store has of the job with this uuid, for `_parse`; None: nothing."""
 
     @abc.abstractmethod
     def look(self, job: base.Job) -> Status | None:
@@ -197,6 +232,34 @@ class StoredJobBoard(base.NotifyingJobBoard):
     @abc.abstractmethod
     def _is_trashed(self, uuid: str) -> bool:
         """What `is_trashed` does."""
+
+    # -- which board it is ----------------------------------------------------------------------
+
+    def identify(self) -> Identity:
+        """Ask the store which board it has.
+
+        What `connect` does first: the board gets an id unless it has one.
+        """
+        found = self._identify(models.new_uuid())
+        if found.id not in self._ids:
+            self._ids.append(found.id)
+        return found
+
+    @property
+    def note(self) -> dict[str, str]:
+        """What a flow is noted with whose job is to be on this board."""
+        if not self._ids:
+            raise exceptions.JobFailure(f"Job board {self.name!r} was never connected")
+        found = {"board": self._ids[-1]}
+        return found if self.address is None else {**found, "at": f"{self.address} {self.place}"}
+
+    def is_noted(self, note: Mapping[str, Any]) -> bool:
+        """Whether a note is about this board, be it under another address.
+
+        The id of a store that has lost its data is gone with that: there the address decides.
+        """
+        own = self.note
+        return note.get("board") in self._ids or ("at" in own and note.get("at") == own["at"])
 
     # -- posting and listing --------------------------------------------------------------------
 
@@ -227,8 +290,13 @@ class StoredJobBoard(base.NotifyingJobBoard):
 
     def find(self, uuid: str) -> StoredJob | None:
         """The job with this uuid; None: it is not on the board (any more)."""
-        found = self._find(uuid) if _is_key(uuid) else None
-        return None if found is None else StoredJob(self, found)
+        row = self._find(uuid) if _is_key(uuid) else None
+        if row is None:
+            return None
+        try:
+            return StoredJob(self, self._parse(row))
+        except _DAMAGES as error:
+            raise exceptions.JobFailure(f"Job {uuid} cannot be read: {error!r}") from error
 
     def is_trashed(self, uuid: str) -> bool:
         """Whether the job with this uuid was trashed."""
@@ -268,14 +336,14 @@ class StoredJobBoard(base.NotifyingJobBoard):
         return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
 
     def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
-        for posting in self._postings(only_unclaimed, ensure_fresh):
+        for name, row in self._rows(only_unclaimed, ensure_fresh):
             try:
-                job = StoredJob(self, posting)
-            except (LookupError, TypeError, ValueError, OverflowError, OSError) as error:
+                job = StoredJob(self, self._parse(row))
+            except _DAMAGES as error:
                 # Of a later version, or damaged: it keeps nobody from the others.
-                if posting.uuid not in self._unreadable:
-                    self._unreadable.add(posting.uuid)
-                    LOG.warning("Job %s cannot be read, and is left: %r", posting.uuid, error)
+                if name not in self._unreadable:
+                    self._unreadable.add(name)
+                    LOG.warning("Job %s cannot be read, and is left: %r", name, error)
                 continue
             yield job
 
@@ -331,18 +399,41 @@ class StoredJobBoard(base.NotifyingJobBoard):
 
 def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:
     """Note in a flow that its job is to be on a board, which is in another store than the flow."""
-    meta[_SUBMITTED] = {"board": board.place, "priority": priority.value}
+    meta[_SUBMITTED] = {**board.note, "priority": priority.value}
 
 
-def submitted(meta: Mapping[str, Any], board: StoredJobBoard) -> base.JobPriority | None:
+def is_noted(meta: Mapping[str, Any]) -> bool:
+    """Whether a flow says on which board its job is to be."""
+    return isinstance(meta.get(_SUBMITTED), Mapping)
+
+
+def submitted(meta: Mapping[str, Any], board: base.JobBoard) -> base.JobPriority | None:
     """How urgent a flow is that was submitted to this very board; None: it was not."""
     told = meta.get(_SUBMITTED)
-    if not isinstance(told, Mapping) or told.get("board") != board.place:
+    if not isinstance(told, Mapping) or not isinstance(board, StoredJobBoard):
+        return None
+    if not board.is_noted(told):
         return None
     try:
         return base.JobPriority.convert(told.get("priority", ""))
     except ValueError:  # of a later version
         return base.JobPriority.NORMAL
+
+
+def located(job: base.Job, key: Callable[[StoredJob], _T], find: Callable[[str], _T | None]) -> _T:
+    """Where a job is: `key` says it of one that was read, `find` looks for the uuid of any other.
+
+    :raises NotFound: it is not on the board any more.
+    """
+    found = key(job) if isinstance(job, StoredJob) else find(job.uuid)
+    if found is None:
+        raise gone(job)
+    return found
+
+
+def host_name(host: str) -> str:
+    """The name of a host that tells it from others, also where it calls itself localhost."""
+    return socket.gethostname() if host in _LOOPBACKS else host
 
 
 def gone(job: base.Job) -> exceptions.NotFound:

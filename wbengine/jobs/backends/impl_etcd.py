@@ -16,6 +16,7 @@ from wbengine.persistence import base as persistence_base
 
 try:
     import etcd3gw
+    import requests
     from etcd3gw import exceptions as errors
 except ImportError as error:
     raise ImportError("a job board in etcd takes etcd3gw: pip install 'wbengine[etcd]'") from error
@@ -23,10 +24,10 @@ except ImportError as error:
 __all__ = ["EtcdJobBoard"]
 
 #: So many jobs are read at first, and at most, at a time.
-_FEW: Final = 16
-_MANY: Final = 1024
+_FIRST_PAGE: Final = 16
+_LARGEST_PAGE: Final = 1024
 #: Seconds to wait for an answer, unless told.
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 #: So many digits has a sequence, so that keys are in its order.
 _DIGITS: Final = 16
 
@@ -88,16 +89,20 @@ class EtcdJobBoard(stored.StoredJobBoard):
         _options.check_known("A job board in etcd", self._conf, known)
         told = {key: value for key, value in self._conf.items() if value is not None}
         path = _options.text("path", told.pop("path", "jobboard")).strip("/")
-        self._root = f"{self.ROOT_PATH}/{path}/"
+        # One name: the keys of a board at a/b are not among those of one at a.
+        self._root = f"{self.ROOT_PATH}/{path.replace('%', '%25').replace('/', '%2F')}/"
         ttl = told.pop("ttl", None)
         self._ttl = None if ttl is None else stored.check_expiry(ttl, "ttl")
         found: dict[str, Any] = {
             name: _options.text(name, told[name]) for name in _TEXTS if name in told
         }
-        found["timeout"] = _options.number("timeout", told.get("timeout", _PATIENCE))
+        found["timeout"] = _options.number("timeout", told.get("timeout", _TIMEOUT))
         if "port" in told:
             found["port"] = _options.whole("port", told["port"])
         self._client: Any = client if client is not None else etcd3gw.Etcd3Client(**found)
+        if client is None:
+            host = stored.host_name(found.get("host", "localhost"))
+            self.address = f"{host}:{found.get('port', 2379)}"
         self._connected = False
 
     @property
@@ -112,11 +117,22 @@ class EtcdJobBoard(stored.StoredJobBoard):
         with self._failures("Connecting"):
             self._client.status()
         self._connected = True
+        try:
+            self.identify()
+        except BaseException:
+            self._connected = False
+            raise
 
     def close(self) -> None:
         self._connected = False
 
     # -- posting and listing --------------------------------------------------------------------
+
+    def _identify(self, new: str) -> stored.Identity:
+        key = self._root + "id"
+        self._transact([_compare(key, "version", 0)], [_set(key, new)])
+        [found] = self._read(_get(key))
+        return stored.Identity(found[0].value)
 
     def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
         last, index, trash = self._root + "sequence", self._index(uuid), self._trash(uuid)
@@ -144,8 +160,8 @@ class EtcdJobBoard(stored.StoredJobBoard):
             if done:
                 return stored.Posting(uuid, rank, sequence, document, now)
 
-    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[stored.Posting]:
-        jobs, end, limit = self._job(""), _end(self._job("")), _FEW
+    def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
+        jobs, end, limit = self._job(""), _end(self._job("")), _FIRST_PAGE
         after = jobs
         owned = _get(self._owner(""), _end(self._owner("")), keys_only=True)
         while True:
@@ -155,18 +171,21 @@ class EtcdJobBoard(stored.StoredJobBoard):
             for entry in found:
                 place = entry.key[len(jobs) :]
                 if place not in taken:
-                    yield _posting(place, entry)
+                    yield place, (place, entry)
             if len(found) < limit:
                 return
             after = found[-1].key + "\0"
-            limit = min(4 * limit, _MANY)
+            limit = min(4 * limit, _LARGEST_PAGE)
 
-    def _find(self, uuid: str) -> stored.Posting | None:
+    def _parse(self, row: Any) -> stored.Posting:
+        return _posting(*row)
+
+    def _find(self, uuid: str) -> Any:
         place = self._place_of(uuid)
         if place is None:
             return None
         [found] = self._read(_get(self._job(place)))
-        return _posting(place, found[0]) if found else None
+        return (place, found[0]) if found else None
 
     @property
     def job_count(self) -> int:
@@ -198,7 +217,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         if not jobs:
             return None
         [job], owner = jobs, owners[0] if owners else None
-        updated = float(updates[0].value) if updates else 0.0
+        updated = _number(updates[0].value) if updates else 0.0
         status = stored.Status(job.version - 1, updated, _told(owner).get("owner"))
         return status, owner, job
 
@@ -212,7 +231,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
         told: dict[str, Any] = {"owner": who}
         if seconds is not None:
             told.update(lease=lease, ttl=_whole(seconds))
-        place = self._known_place(job)
+        place = stored.located(job, _place, self._place_of)
         key, owner = self._job(place), self._owner(place)
         try:
             while True:
@@ -240,7 +259,8 @@ class EtcdJobBoard(stored.StoredJobBoard):
             raise
 
     def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
-        place, claim = self._known_place(job), stored.claim_of(job)
+        place = stored.located(job, _place, self._place_of)
+        claim = stored.claim_of(job)
         key, owner = self._job(place), self._owner(place)
         while True:
             found = self._looked(place)
@@ -313,14 +333,6 @@ class EtcdJobBoard(stored.StoredJobBoard):
         [found] = self._read(_get(self._index(uuid)))
         return found[0].value if found else None
 
-    def _known_place(self, job: base.Job) -> str:
-        if isinstance(job, stored.StoredJob):
-            return f"{job.priority.rank}/{job.sequence:0{_DIGITS}}"
-        place = self._place_of(job.uuid)
-        if place is None:
-            raise stored.gone(job)
-        return place
-
     # -- asking ---------------------------------------------------------------------------------
 
     def _read(self, *ranges: _Operation) -> list[list[_Entry]]:
@@ -342,7 +354,10 @@ class EtcdJobBoard(stored.StoredJobBoard):
     def _ask(self, path: str, told: Mapping[str, Any]) -> Any:
         self._check_connected()
         with self._failures(f"Asking {path}"):
-            return self._client.post(self._client.get_url(path), json=told)
+            answer = self._client.post(self._client.get_url(path), json=told)
+            if not isinstance(answer, dict):
+                raise ValueError(f"{answer!r:.80} is no answer of an etcd")
+            return answer
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -356,6 +371,15 @@ class EtcdJobBoard(stored.StoredJobBoard):
             raise exceptions.JobFailure(
                 f"{what} failed: job board {self.name!r} in {self.place}: {text}"
             ) from error
+        except (requests.RequestException, ValueError) as error:  # of what is between it and us
+            raise exceptions.JobFailure(
+                f"{what} failed: job board {self.name!r} in {self.place}: {error}"
+            ) from error
+
+
+def _place(job: stored.StoredJob) -> str:
+    """The end of the keys of a job."""
+    return f"{job.priority.rank}/{job.sequence:0{_DIGITS}}"
 
 
 def _reason(text: str) -> str:
@@ -368,18 +392,14 @@ def _reason(text: str) -> str:
 def _posting(place: str, entry: _Entry) -> stored.Posting:
     rank, _, sequence = place.partition("/")
     created, _, document = entry.value.partition(" ")
-    uuid, posted = _uuid_of(document, place), _number(created)
-    return stored.Posting(uuid, int(rank), int(sequence), document, posted, entry.version - 1)
-
-
-def _uuid_of(document: str, place: str) -> str:
-    try:
-        return str(json.loads(document)["uuid"])
-    except (ValueError, TypeError, LookupError):
-        return place  # it cannot be read, and is told so
+    uuid = str(json.loads(document)["uuid"])
+    return stored.Posting(
+        *(uuid, int(rank), int(sequence), document, float(created), entry.version - 1)
+    )
 
 
 def _number(text: str) -> float:
+    """A time that is told, and nothing more; 0: it is damaged."""
     try:
         return float(text)
     except ValueError:
@@ -424,8 +444,9 @@ def _compare(key: str, what: str, value: int) -> _Operation:
 
 
 def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+    return base64.b64encode(text.encode(errors="surrogateescape")).decode()
 
 
 def _decoded(text: str) -> str:
-    return base64.b64decode(text).decode()
+    # Others may have put there what is no text.
+    return base64.b64decode(text).decode(errors="surrogateescape")

@@ -29,10 +29,10 @@ __all__ = ["RedisJobBoard"]
 LOG: Final = logging.getLogger(__name__)
 
 #: So many jobs are read at first, and at most, at a time.
-_FEW: Final = 16
-_MANY: Final = 1024
+_FIRST_PAGE: Final = 16
+_LARGEST_PAGE: Final = 1024
 #: Seconds to wait for an answer, and for a connection, unless told.
-_PATIENCE: Final = 5.0
+_TIMEOUT: Final = 5.0
 #: So often a thread that listens looks whether it is to end, and so long it waits to try again.
 _LISTEN: Final = 0.25
 _LISTEN_AGAIN: Final = 2.0
@@ -214,6 +214,8 @@ class RedisJobBoard(stored.StoredJobBoard):
         self._retries_late = _options.flag("retry_on_timeout", told.pop("retry_on_timeout", False))
         self._given = client
         self._client: Any = client if client is not None else _client(told)
+        if client is None:
+            self.address = _address(told)
         self._steps: dict[str, Any] = {}
 
     @property
@@ -230,6 +232,11 @@ class RedisJobBoard(stored.StoredJobBoard):
             self._steps = {
                 name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
             }
+        try:
+            self.identify()
+        except BaseException:
+            self._steps = {}
+            raise
 
     def close(self) -> None:
         self._steps = {}
@@ -239,6 +246,17 @@ class RedisJobBoard(stored.StoredJobBoard):
 
     # -------------------------------------------------------------------------------------------
 
+    def _identify(self, new: str) -> stored.Identity:
+        key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
+        self._check_connected()
+        with self._failures("Looking for the id of the board"):
+            self._client.set(key, new, nx=True)
+            found = _text(self._client.get(key))
+            # It may begin anew with what it had kept some time ago.
+            with contextlib.suppress(errors.ResponseError):  # who may not ask is not told
+                run = str(self._client.info("server").get("run_id", ""))
+        return stored.Identity(found, run)
+
     def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
         told, again = self._run("post", uuid, rank, document)
         if told is None:
@@ -246,23 +264,26 @@ class RedisJobBoard(stored.StoredJobBoard):
         posted, score, job = told
         return _posting(uuid, score, job) if posted or again else None
 
-    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[stored.Posting]:
-        which, after, limit = "free" if only_unclaimed else "all", "-inf", _FEW
+    def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
+        which, after, limit = "free" if only_unclaimed else "all", "-inf", _FIRST_PAGE
         while True:
             found, _ = self._run("page", which, after, limit)
             for uuid, score, job, claims in found:
-                yield _posting(_text(uuid), score, job, claims)
+                yield _text(uuid), (_text(uuid), score, job, claims)
             if len(found) < limit:
                 return
             after = f"({_text(found[-1][1])}"
-            limit = min(4 * limit, _MANY)
+            limit = min(4 * limit, _LARGEST_PAGE)
 
-    def _find(self, uuid: str) -> stored.Posting | None:
+    def _parse(self, row: Any) -> stored.Posting:
+        return _posting(*row)
+
+    def _find(self, uuid: str) -> Any:
         found, _ = self._run("look", uuid)
         if found is None:
             return None
         job, score, claims, *_ = found
-        return _posting(uuid, score, job, claims)
+        return uuid, score, job, claims
 
     def look(self, job: base.Job) -> stored.Status | None:
         found, _ = self._run("look", job.uuid)
@@ -358,7 +379,7 @@ class RedisJobBoard(stored.StoredJobBoard):
 
 def _client(told: Mapping[str, Any]) -> Any:
     """A client, which connects when it is used."""
-    found: dict[str, Any] = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
+    found: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
     found.update({name: _options.text(name, told[name]) for name in _TEXTS if name in told})
     found.update({name: _options.number(name, told[name]) for name in _NUMBERS if name in told})
     found.update({name: _options.whole(name, told[name]) for name in _WHOLE if name in told})
@@ -378,6 +399,16 @@ def _client(told: Mapping[str, Any]) -> Any:
         **_without_unused_tls(found),
     )
     return sentinel.master_for(_options.text("sentinel", service))
+
+
+def _address(told: Mapping[str, Any]) -> str:
+    """Where the Redis is that these options name."""
+    if "unix_socket_path" in told:
+        return f"{stored.host_name('localhost')}:{told['unix_socket_path']}/{told.get('db', 0)}"
+    host = stored.host_name(str(told.get("host", "localhost")))
+    service = f"{told['sentinel']}@" if "sentinel" in told else ""
+    port = told.get("port", 26379 if service else 6379)
+    return f"{service}{host}:{port}/{told.get('db', 0)}"
 
 
 def _without_unused_tls(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 _JOBS: Final = tables.JOBS.name
 #: So many jobs are read at first, and at most, at a time.
-_FEW: Final = 16
-_MANY: Final = 1024
+_FIRST_PAGE: Final = 16
+_LARGEST_PAGE: Final = 1024
 #: The time of a job, at least: 0 says that it has come.
 _EARLIEST: Final = 1.0
 
@@ -235,19 +235,32 @@ class SQLJobBoard(base.NotifyingJobBoard):
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         return _sql.listening(self._store.engine, _JOBS, self.namespace, wake)
 
-    def repost(self, flow_uuid: str, name: str, book: models.LogBook) -> SQLJob | None:
+    def repost(
+        self,
+        flow_uuid: str,
+        name: str,
+        book: models.LogBook,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> SQLJob | None:
         """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
 
         Also where the board has a job of its book, which may be about this flow.
         """
-        told = self._row(flow_uuid, name, book, {"flow_uuid": flow_uuid}, base.JobPriority.NORMAL)
+        told = self._row(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
 
         def work(connection: sa.Connection) -> dict[str, Any] | None:
             if connection.execute(self._statements.has_job, told).first() is not None:
                 return None
-            return self._put(connection, told)
+            try:
+                return self._put(connection, told)
+            except sa.exc.IntegrityError as error:
+                raise _PostedMeanwhileError from error
 
-        found = self._transact(f"Posting a job for flow {flow_uuid}", work)
+        what = f"Posting a job for flow {flow_uuid}"
+        try:
+            found = self._transact(what, work)
+        except _PostedMeanwhileError:
+            return None
         return None if found is None else self._posted(found)
 
     def find(self, uuid: str) -> SQLJob | None:
@@ -329,7 +342,12 @@ class SQLJobBoard(base.NotifyingJobBoard):
 
     def _jobs(self, only_unclaimed: bool) -> Iterator[SQLJob]:
         statement = self._statements.unclaimed if only_unclaimed else self._statements.all
-        after: dict[str, Any] = {"board": self.namespace, "priority": -1, "id": 0, "limit": _FEW}
+        after: dict[str, Any] = {
+            "board": self.namespace,
+            "priority": -1,
+            "id": 0,
+            "limit": _FIRST_PAGE,
+        }
 
         def work(connection: sa.Connection) -> list[Mapping[str, Any]]:
             return [dict(row) for row in connection.execute(statement, after).mappings()]
@@ -352,11 +370,11 @@ class SQLJobBoard(base.NotifyingJobBoard):
                 return
             last = found[-1]
             after.update(priority=last["priority"], id=last["id"])
-            after["limit"] = min(after["limit"] * 4, _MANY)
+            after["limit"] = min(after["limit"] * 4, _LARGEST_PAGE)
 
     def _offer_due_jobs(self) -> None:
         """Let jobs be found whose time has come."""
-        told = {"board": self.namespace, "limit": _MANY}
+        told = {"board": self.namespace, "limit": _LARGEST_PAGE}
         what = "Looking for jobs whose time has come"
         while True:
             due = self._transact(
@@ -372,7 +390,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
                     ),
                     durable=False,  # others would find them, too
                 )
-            if len(due) < _MANY:
+            if len(due) < _LARGEST_PAGE:
                 return
 
     @property
@@ -562,6 +580,10 @@ def _failures() -> Iterator[None]:
         yield
     except exceptions.StorageFailure as error:
         raise exceptions.JobFailure(str(error)) from error
+
+
+class _PostedMeanwhileError(Exception):
+    """Another one has posted the job."""
 
 
 def _kind(store: object) -> str:

@@ -26,13 +26,13 @@ except ImportError as error:
 __all__ = ["ZookeeperJobBoard"]
 
 #: So many jobs are read at first, and at most, at a time.
-_FEW: Final = 16
-_MANY: Final = 256
+_FIRST_PAGE: Final = 16
+_LARGEST_PAGE: Final = 256
 #: A list of more names than these is kept for so many seconds, unless a fresh one is wanted.
 _LONG: Final = 1000
 _LIST_SECONDS: Final = 1.0
 #: Seconds to wait for an answer.
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 #: So many times a step is tried that others came before.
 _ATTEMPTS: Final = 20
 #: So many bytes are taken at a time, with what is around them.
@@ -111,12 +111,15 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         self.trash_path: Final = f"{above}/.trash"
         self.entity_path: Final = f"{above}/.entities"
         self._uuid_path = f"{above}/.uuids/{last}"
+        self._id_path = f"{above}/.ids/{last}"
         self._told = _settings(told)
         self._given = client
         self._client: Any = client
+        if client is None:
+            self.address = _address(self._told["hosts"])
         self._opened = False
         # Locks of ours that nobody has: what took them, or let them go, got no answer.
-        self._left: dict[str, bytes] = {}
+        self._orphan_locks: dict[str, bytes] = {}
         # The list that was read last, and when.
         self._names: tuple[float, list[str]] = (0.0, [])
 
@@ -136,25 +139,38 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             self._client = kazoo.KazooClient(**self._told)
         with self._failures("Connecting"):
             try:
-                self._client.start(timeout=_PATIENCE)
+                self._client.start(timeout=_TIMEOUT)
                 for path in (self.path, self.trash_path, self._uuid_path):
                     self._client.ensure_path(path)
+                self._opened = True
+                self.identify()
             except BaseException:
-                self._let_client_go()
+                self._opened = False
+                self._stop_client()
                 raise
-        self._opened = True
 
     def close(self) -> None:
         if self._opened:
             self._opened = False
-            self._let_client_go()
+            self._stop_client()
 
-    def _let_client_go(self) -> None:
+    def _stop_client(self) -> None:
         if self._given is None:
             self._client.stop()
             self._client.close()
 
     # -- posting and listing --------------------------------------------------------------------
+
+    def _identify(self, new: str) -> stored.Identity:
+        what = "Looking for the id of the board"
+        for _ in range(_ATTEMPTS):
+            self._ask(what, lambda client: client.ensure_path_async(self._id_path))
+            data, stat = self._get(self._id_path) or (b"", None)
+            if data:
+                return stored.Identity(data.decode())
+            if stat is not None:
+                self._commit(what, _set(self._id_path, new.encode(), stat.version))
+        raise exceptions.JobFailure(f"{what} failed: {self._id_path} is written by others")
 
     def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
         data = document.encode()
@@ -173,24 +189,27 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         if isinstance(index, errors.NodeExistsError):
             return None
         node = _Node.of(str(made).rpartition("/")[2])
-        found = None if node is None else self._read(node)
         if node is None:
             raise exceptions.JobFailure(f"Posting job {uuid} failed: {made!r}")
+        [row] = self._read_all([node])
+        if row is not None:
+            return self._parse(row)
         # It may be done already.
-        return found or stored.Posting(uuid, rank, node.sequence, document, time.time())
+        return stored.Posting(uuid, rank, node.sequence, document, time.time())
 
-    def _postings(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[stored.Posting]:
-        self._let_go()
+    def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
+        self._delete_orphans()
         names = self._listed(ensure_fresh)
         claimed = {name.removesuffix(_CLAIM) for name in names if name.endswith(_CLAIM)}
         found = sorted(filter(None, map(_Node.of, names)))
         if only_unclaimed:
             found = [node for node in found if node.name not in claimed]
-        begun, limit = 0, _FEW
+        begun, limit = 0, _FIRST_PAGE
         while begun < len(found):
             part = found[begun : begun + limit]
-            yield from filter(None, self._read_all(part))
-            begun, limit = begun + limit, min(4 * limit, _MANY)
+            for row in filter(None, self._read_all(part)):
+                yield row[0].uuid, row
+            begun, limit = begun + limit, min(4 * limit, _LARGEST_PAGE)
 
     def _listed(self, ensure_fresh: bool) -> list[str]:
         """The names of all jobs and claims; of very many, those of a moment ago."""
@@ -201,24 +220,21 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             self._names = (time.monotonic(), names)
         return names
 
-    def _read(self, node: _Node) -> stored.Posting | None:
-        return self._read_all([node])[0]
-
-    def _read_all(self, nodes: list[_Node]) -> list[stored.Posting | None]:
-        """Jobs that are listed; None: it is gone."""
+    def _read_all(self, nodes: list[_Node]) -> list[tuple[_Node, Any] | None]:
+        """Jobs that are listed, each with its data and state; None: it is gone."""
         found = self._get_all([f"{self.path}/{node.name}" for node in nodes])
-        return [
-            got
-            and stored.Posting(
-                *(node.uuid, node.rank, node.sequence, got[0].decode(errors="replace")),
-                *(got[1].ctime / 1000, got[1].version),
-            )
-            for node, got in zip(nodes, found, strict=True)
-        ]
+        return [got and (node, got) for node, got in zip(nodes, found, strict=True)]
 
-    def _find(self, uuid: str) -> stored.Posting | None:
+    def _parse(self, row: Any) -> stored.Posting:
+        node, (data, stat) = row
+        return stored.Posting(
+            *(node.uuid, node.rank, node.sequence, data.decode()),
+            *(stat.ctime / 1000, stat.version),
+        )
+
+    def _find(self, uuid: str) -> Any:
         node = self._node_of(uuid)
-        return None if node is None else self._read(node)
+        return None if node is None else self._read_all([node])[0]
 
     @property
     def job_count(self) -> int:
@@ -246,8 +262,8 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[int, int] | stored.Status:
-        self._let_go()
-        node = self._known_node(job)
+        self._delete_orphans()
+        node = stored.located(job, _node, self._node_of)
         path = f"{self.path}/{node.name}"
         value = json.dumps({"owner": who, "claim": secrets.token_hex(16)}).encode()
         for _ in range(_ATTEMPTS):
@@ -257,7 +273,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
             status, (data, stat), lock = found
             if lock is not None:
                 return status
-            with self._leaving(path + _CLAIM, value):
+            with self._noting_orphan(path + _CLAIM, value):
                 # The version of a job counts its claims.
                 changed, made = self._commit(
                     f"Claiming {job}",
@@ -269,7 +285,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         raise exceptions.JobFailure(f"Claiming {job} failed: too many others claim it")
 
     def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
-        node, claim = self._known_node(job), stored.claim_of(job)
+        node, claim = stored.located(job, _node, self._node_of), stored.claim_of(job)
         path, index, trash = (
             f"{self.path}/{node.name}",
             self._index(job.uuid),
@@ -289,7 +305,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
                 steps += [_delete(path, stat.version), _delete(index)]
             if how == "trash":
                 steps.append(_create(trash, data))
-            with self._leaving(path + _CLAIM, lock[0]):
+            with self._noting_orphan(path + _CLAIM, lock[0]):
                 results = self._commit(f"Ending the claim on {job}", *steps)
             if not any(isinstance(each, Exception) for each in results):
                 return None
@@ -304,21 +320,21 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         )
 
     @contextlib.contextmanager
-    def _leaving(self, lock: str, value: bytes) -> Iterator[None]:
-        """Let a lock go later if nobody knows what became of a step that takes it, or ends it."""
+    def _noting_orphan(self, lock: str, value: bytes) -> Iterator[None]:
+        """Delete a lock later if nobody knows what became of a step that takes it, or ends it."""
         try:
             yield
         except exceptions.JobFailure:
-            self._left[lock] = value
+            self._orphan_locks[lock] = value
             raise
 
-    def _let_go(self) -> None:
+    def _delete_orphans(self) -> None:
         """Delete locks that nobody has: they are held as long as our session."""
-        for lock, value in tuple(self._left.items()):
+        for lock, value in tuple(self._orphan_locks.items()):
             found = self._get(lock)
             if found is not None and found[0] == value:
                 self._commit("Ending a claim", _delete(lock))
-            self._left.pop(lock, None)
+            self._orphan_locks.pop(lock, None)
 
     def register_entity(self, entity: Any) -> None:
         """Note who works on the board, until our session ends; only conductors are noted.
@@ -344,12 +360,6 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         last = self.path.rpartition("/")[2]
         return f"{self.trash_path}/{last}-{urllib.parse.quote(uuid, safe='')}"
 
-    def _known_node(self, job: base.Job) -> _Node:
-        node = _node(job) if isinstance(job, stored.StoredJob) else self._node_of(job.uuid)
-        if node is None:
-            raise stored.gone(job)
-        return node
-
     def _node_of(self, uuid: str) -> _Node | None:
         """Where the job with this uuid is; reads the whole list."""
         if self._get(self._index(uuid)) is None:
@@ -369,7 +379,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         with self._failures("Reading"):
             for asked in [self._client.get_async(path) for path in paths]:
                 try:
-                    found.append(asked.get(timeout=_PATIENCE))
+                    found.append(asked.get(timeout=_TIMEOUT))
                 except errors.NoNodeError:
                     found.append(None)
         return found
@@ -393,7 +403,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def _ask(self, what: str, ask: Callable[[Any], Any]) -> Any:
         self._check_connected()
         with self._failures(what):
-            return ask(self._client).get(timeout=_PATIENCE)
+            return ask(self._client).get(timeout=_TIMEOUT)
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -439,6 +449,14 @@ def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
     if "timeout" in told:
         found["timeout"] = stored.check_expiry(told["timeout"], "timeout")
     return found
+
+
+def _address(hosts: str) -> str:
+    """Where the ZooKeeper is that is at these hosts, in whatever order."""
+    servers, slash, above = hosts.partition("/")
+    found = [each.strip().rpartition(":") for each in servers.split(",")]
+    names = sorted(f"{stored.host_name(host or port)}:{port}" for host, _, port in found)
+    return ",".join(names) + slash + above
 
 
 def _node(job: stored.StoredJob) -> _Node:
