@@ -45,8 +45,7 @@ class Plan:
     long: float = 2.0
     #: The silence after which a worker is lost.
     expiry: float = 5.0
-    #: Within which all must end, once nobody is hurt any more.  Without a ledger, an engine that
-    #: goes on waits for 60 s for what its predecessor sent, if it may not be sent again.
+    #: Within which all must end, once nobody is hurt any more.
     patience: float = 150.0
     control: bool = False
 

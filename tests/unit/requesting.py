@@ -32,9 +32,10 @@ class Fleet:
     """Offers that say what they are told to."""
 
     period = 5.0
+    patience = 15.0
 
     def __init__(self) -> None:
-        self.queues: dict[str, list[str]] = {}
+        self.offered: dict[str, list[str]] = {}
         self.all_slots: dict[str, int] = {}
         self.all_free: dict[str, int] = {}
         self.plain: set[str] = set()
@@ -48,18 +49,21 @@ class Fleet:
     def set(self, queue: str, slots: int, free: int, *classes: str) -> None:
         self.all_slots[queue], self.all_free[queue] = slots, free
         for name in classes:
-            self.queues.setdefault(name, []).append(queue)
+            self.offered.setdefault(name, []).append(queue)
 
     def end(self, queue: str) -> None:
         self.all_slots.pop(queue)
         self.all_free.pop(queue)
-        for queues in self.queues.values():
+        for queues in self.offered.values():
             if queue in queues:
                 queues.remove(queue)
 
     def queue_for(self, task_cls: str, waiting: Any) -> str | None:
-        queues = self.queues.get(task_cls)
+        queues = self.offered.get(task_cls)
         return min(queues, key=waiting) if queues else None
+
+    def queues(self, task_cls: str) -> list[str]:
+        return self.offered.get(task_cls, [])
 
     def slots(self, queue: str) -> int:
         return self.all_slots.get(queue, 0)
@@ -89,7 +93,7 @@ class Fleet:
         return sorted(self.all_slots)
 
     def tasks(self) -> list[str]:
-        return sorted(name for name, queues in self.queues.items() if queues)
+        return sorted(name for name, queues in self.offered.items() if queues)
 
 
 class Bench:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.asking_again import AGAIN, Again, asked_of, kinds
-from tests.unit.requesting import T0, Bench, failures, settled
+from tests.unit.requesting import JOB, T0, Bench, failures, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -58,6 +58,10 @@ class Heirs(Bench):
         headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
         body = {"state": pr.SUCCESS, "data": {"result": result}}
         return env.Envelope(pr.RESPONSE, body, correlation_id="", headers=headers)
+
+
+def asks(effects: list[fx.Effect]) -> list[fx.Ask]:
+    return [effect for effect in effects if isinstance(effect, fx.Ask)]
 
 
 # With a ledger -----------------------------------------------------------------------------------
@@ -312,6 +316,66 @@ def test_what_nobody_knows_of_waits_as_long_as_any_other_and_is_lost() -> None:
     assert entry.state == pr.PENDING
     assert not settled(bench.tracker.tick(T0 + 62))
     assert failures(bench.tracker.tick(T0 + 63), exc.WorkerLost)
+
+
+def test_what_its_queue_has_passed_and_no_worker_has_is_lost() -> None:
+    """But not before a worker would be lost that was never heard of; and no copy begins later."""
+    bench = Heirs(ledger=None, timeout=60.0)
+    entry, _ = bench.left()
+    bench.recovery.ask()
+    assert bench.recovery.review(T0) == []  # no worker has answered yet
+    bench.fleet.spoke["q"] = 1
+    lines = [ask.question for ask in asks(bench.recovery.review(T0 + 1))]
+    assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
+    assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
+    assert lines[1].persistent
+    assert asks(bench.told(entry, pr.PENDING, FENCE))[0].question.routing_key == "q"
+    assert asks(bench.told(entry, pr.PENDING, FENCE))[0].question.routing_key == env.ALL_WORKERS
+    bench.fleet.spoke["q"] = 2
+    assert bench.recovery.review(T0 + bench.fleet.patience) == []
+    effects = bench.recovery.review(T0 + bench.fleet.patience + 1)
+    assert failures(effects, exc.WorkerLost)
+    (refused,) = [each.message for each in effects if isinstance(each, fx.Cancel)]
+    assert refused.routing_key == env.ALL_WORKERS
+    assert refused.body["cancel"] == [[entry.id, FENCE - 1]]
+
+
+def test_outage_does_not_count_as_silence_of_workers_that_were_never_heard_of() -> None:
+    bench = Heirs(ledger=None, timeout=60.0)
+    entry, _ = bench.left()
+    bench.fleet.spoke["q"] = bench.fleet.idle["q"] = 2
+    bench.recovery.review(T0 + 1)
+    bench.fleet.gone = T0 + 2, T0 + 12
+    bench.recovery.review(T0 + 12)  # asked again
+    assert bench.recovery.review(T0 + bench.fleet.patience + 9) == [] and entry.live
+    assert failures(bench.recovery.review(T0 + bench.fleet.patience + 11), exc.WorkerLost)
+
+
+@pytest.mark.parametrize("queues", [0, 2])
+def test_it_is_not_asked_for_in_line_where_nobody_knows_in_which(queues: int) -> None:
+    bench = Heirs(ledger=None, timeout=60.0, workers=False)
+    for number in range(queues):
+        bench.fleet.set(f"q{number}", 1, 1, JOB)
+        bench.fleet.spoke[f"q{number}"] = bench.fleet.idle[f"q{number}"] = 2
+    entry, _ = bench.left()
+    bench.recovery.ask()
+    assert bench.recovery.review(T0 + 1) == bench.recovery.review(T0 + 30) == []
+    assert entry.live
+
+
+def test_what_was_given_twice_is_lost_however_long_the_broker_was_away() -> None:
+    """Its worker may have been lost before this engine came: it is not sent again."""
+    bench = Heirs(ledger=None, timeout=60.0)
+    entry, _ = bench.left()
+    bench.fleet.gone = T0 - 5, T0 + 2
+    headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w2", env.WBE_EPOCH: 1, env.WBE_LOST: 1}
+    answer = env.Envelope(
+        pr.RESPONSE, {"state": pr.FAILURE, "data": {}}, correlation_id=entry.id, headers=headers
+    )
+    assert asks(bench.tracker.on_response(answer, "receipt", T0 + 3))
+    bench.tracker.tick(T0 + 3)
+    assert asks(bench.recovery.review(T0 + 4)) and entry.live
+    assert failures(bench.recovery.review(T0 + bench.fleet.patience + 3), exc.WorkerLost)
 
 
 def test_it_may_wait_behind_others_for_longer() -> None:

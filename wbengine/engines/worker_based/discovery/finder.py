@@ -236,6 +236,13 @@ class ProxyWorkerFinder:
             return self._beat_periodicity
         return min(self._beat_periodicity, max(env.LEAST_PERIOD, self._expiry / 4))
 
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which a worker is lost that was never heard of; infinite where
+        silence is no loss.
+        """
+        return math.inf if self._expiry is None else SILENT_PERIODS * self.period
+
     def slots(self, queue: str) -> int:
         """How many tasks the live workers of `queue` run at once."""
         with self._lock:
@@ -278,6 +285,11 @@ class ProxyWorkerFinder:
                 if appeal > most or (appeal == most and self._rank(name) < self._rank(best)):
                     most, best = appeal, name
             return best
+
+    def queues(self, task_cls: str) -> list[str]:
+        """All queues whose live workers offer `task_cls`."""
+        with self._lock:
+            return list(self._roster.tasks.get(task_cls, ()))
 
     # Asking and hearing.
 
@@ -529,7 +541,7 @@ class ProxyWorkerFinder:
             for worker in lost:
                 LOG.warning("lost %r: silent for %.1f s", worker, now - worker.last_seen)
             for identity, seen in tuple(self._strangers.items()):
-                if now - seen > SILENT_PERIODS * self.period:
+                if now - seen > self.patience:
                     LOG.warning("lost worker %s, which never announced itself", identity)
                     lost += self._estrange(identity)
             if lost:

@@ -18,8 +18,17 @@ class Offers(Protocol):
     def period(self) -> float:
         """Seconds between two beats of a worker."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which a worker is lost that was never heard of; infinite where
+        silence is no loss.
+        """
+
     def queue_for(self, task_cls: str, waiting: Any) -> str | None:
         """Where a request for `task_cls` should go, if there is a live worker for it."""
+
+    def queues(self, task_cls: str) -> Sequence[str]:
+        """All queues whose live workers offer `task_cls`."""
 
     def slots(self, queue: str) -> int:
         """How many tasks the live workers of `queue` run at once; 0 when there are none."""

@@ -14,7 +14,8 @@ taken.  A request that a lost worker had is sent again only if its task may be r
 
 *Of an earlier run*: a request that it may have sent is *inherited*: nothing is published until it
 is known that no worker runs it, and none will.  With a ledger its row tells; without one the
-workers are asked, who can tell what they run, but not what waits in a queue of the broker.
+workers are asked, who can tell what they run, and a question in line tells what waits in a queue of
+the broker.
 
 A request is looked for (`TrackedRequest.lookups`) as long as no worker has promised to answer here:
 its holder is asked to, again and again, and each time the row is looked at before.
@@ -253,13 +254,11 @@ class Recovery:
             return self._search_on(tracked, now)
         if tracked.pending_outcome is not None or self._options.repeats(tracked.invocation.task):
             return self.send(tracked, now)
-        self.look_later(tracked, now)
         if tracked.state == pr.WAITING:
             # It may wait in a queue of the broker, for as long as any request may.
             tracked.request.transition(pr.PENDING)
             self._start_last_clock(tracked, now)
-        self.unasked.append(tracked)
-        return []
+        return self._search_on(tracked, now)
 
     def _on_unknown_row(self, tracked: TrackedRequest, now: float, lost: str | None) -> None:
         """The ledger cannot be asked: the row is looked at again later."""
@@ -340,7 +339,16 @@ class Recovery:
             tracked.asked_at = now  # no worker could be heard: all of it once more
             self.unasked.append(tracked)
             return []
+        if tracked.index is self._inherited and self._may_be_unheard(tracked, now):
+            return []
         return self._on_not_found(tracked, now) if self._is_nowhere(tracked) else []
+
+    def _may_be_unheard(self, tracked: TrackedRequest, now: float) -> bool:
+        """Whether a worker that was there before this engine, and has it, may live although it was
+        not heard of yet.
+        """
+        heard = now - tracked.born - self._offers.missed(tracked.born, now)
+        return heard <= self._offers.patience
 
     def _is_nowhere(self, tracked: TrackedRequest) -> bool:
         queue = tracked.queue
@@ -360,6 +368,9 @@ class Recovery:
         tracked.lookups, why = 0, tracked.suspect
         if tracked.pending_outcome is not None and tracked.state in pr.WAITING_STATES:
             return self._tracker.end_unstarted(tracked, now)
+        if tracked.index is self._inherited:  # nobody knows who was lost before this engine came
+            self._outdate(tracked)
+            return self.lose(tracked, now)
         since = tracked.sent_at or tracked.born
         kept = not tracked.maybe_lost and self._losses.get(tracked.queue or "", -math.inf) <= since
         if why == LOST:
@@ -447,6 +458,8 @@ class Recovery:
         Costs O(requests in the broker) at most; little for each that has not been passed.
         """
         effects: list[Effect] = []
+        if self._tracker.ledger is None:
+            self._search_inherited(now)
         for tracked in list(self.suspects.values()):
             effects += self._review_suspect(tracked, now)
         for queue in self._in_flight.names():
@@ -454,6 +467,21 @@ class Recovery:
         for queue in self._tracker.backlog.names():
             effects += self._tracker.refill(queue, now)  # those before it may have been forgotten
         return effects + self.ask()
+
+    def _search_inherited(self, now: float) -> None:
+        """What an earlier run sent may wait where it is still to be taken, or be lost: a question
+        that stands behind it tells.
+        """
+        for task_cls in self._inherited.names():
+            queues = self._offers.queues(task_cls)
+            if len(queues) != 1:
+                continue  # nobody knows where it was sent
+            for tracked in self._inherited.each(task_cls):
+                if tracked.suspect is not None or self._options.repeats(tracked.invocation.task):
+                    continue
+                if self._offers.rounds(queues[0], tracked.asked_at):
+                    tracked.queue = queues[0]
+                    self.search(tracked, UNSENT, now)
 
     def _review_line(self, queue: str, now: float) -> list[Effect]:
         suspects: dict[str, TrackedRequest] = {}
