@@ -62,7 +62,8 @@ def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert listed(wbengine)["every"]["last_flow"] == uuid
+    assert listed(wbengine)["every"]["wanted"] is None
+    assert [flow["uuid"] for flow in flows(wbengine, "every")] == [uuid]
     assert "every is forgotten" in wbengine("schedule", "rm", "every").error
     assert listed(wbengine).keys() == {"nightly"} and len(flows(wbengine, "every")) == 1
     gone = wbengine("schedule", "rm", "every")
@@ -78,6 +79,10 @@ def test_schedule_from_its_beginning_to_its_end(wbengine: Command, store: Path) 
         ((ORDER, "--every", "5m", "--catch-up", "skip", "--overlap", "queue"), "lets ticks wait"),
         (("tests.cli.shop:nothing", "--every", "5m"), "tests.cli.shop:nothing"),
         (("tests.cli.shop:halves", "--every", "5m"), "numbers"),
+        (("tests.cli.shop", "--every", "5m"), "'tests.cli.shop' is a module: what makes a flow is"),
+        (("tests.cli.shop:leaves", "--every", "5m"), "tests.cli.shop:leaves: it ends the process"),
+        ((ORDER, "--every", "5m", "--time-zone", "Europe/Berlin"), "is for cron="),
+        ((ORDER, "--every", "5m", "--jitter", "6m"), "more than the 300 seconds"),
     ],
 )
 def test_what_makes_no_schedule_is_refused(
@@ -108,6 +113,7 @@ factory = "tests.cli.shop:order"
 every = "1s"
 catch_up = "all"
 overlap = "allow"
+jitter = "0.5s"
 """
 
 
@@ -121,6 +127,7 @@ def test_schedules_of_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
     process.communicate(timeout=60)
     found = listed(wbengine)
     assert found["report"]["time_zone"] == "Europe/Berlin" and found["tick"]["every"] == 1
+    assert found["tick"]["jitter"] == 0.5
     ticks = sorted(flow["tags"]["scheduled"] for flow in flows(wbengine, "tick"))
     assert len(ticks) == len(set(ticks))
     wbengine("schedule", "pause", "report")
@@ -139,6 +146,7 @@ def test_schedules_of_a_file_are_fired_by_serve(wbengine: Command, home: Path) -
         ('[schedules.a]\nfactory = "f"\ncrn = "x"', "schedules.a: Additional properties"),
         ('[schedules.a]\nfactory = "f"', "needs cron= or every="),
         ('[schedules.a]\nfactory = "f"\nevery = "soon"', "every='soon' is no duration"),
+        ('[schedules.a]\nfactory = "f"\nevery = 5\njitter = "x"', "jitter='x' is no duration"),
         ('[schedules.a]\nfactory = "f"\ncron = "x"', "cron='x'"),
         ('schedules = "x"', "schedules is"),
     ],

@@ -15,8 +15,10 @@ import sqlalchemy as sa
 
 from tests.contract import places
 from tests.support import conducted, servers
+from tests.support.waiting import until
 from wbengine import exceptions, states
 from wbengine.conductors import backends as conductors
+from wbengine.conductors import service
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
@@ -281,7 +283,7 @@ def test_schedule_that_is_set_back_fires_no_flow_again(site: Site) -> None:
 def test_what_was_read_before_a_change_fires_nothing(site: Site, change: str) -> None:
     site.add(catch_up="all")
     site.now += 60
-    [before] = site.schedules.due(0)[1]
+    [(_, [before])] = site.schedules.due(0)
     if change == "pause":
         site.schedules.pause("s")
     elif change == "remove":
@@ -367,7 +369,7 @@ def test_schedule_is_run_by_hand_once(site: Site, another: Site) -> None:
     [job] = site.board.iterjobs()
     assert job.uuid == uuid
     entry = site.schedules.get("s")
-    assert (entry.wanted, entry.last_flow, entry.next_tick) == (None, uuid, START + 60)
+    assert (entry.wanted, entry.last_flow, entry.next_tick) == (None, None, START + 60)
     assert site.schedules.run("s") != uuid
 
 
@@ -387,3 +389,152 @@ def test_schedule_that_cannot_be_fired_here_waits_for_others(
     assert site.service.fire_due() > 0 and site.fired("broken") == []  # left alone for a while
     another.fire()
     assert site.fired("broken") == [60] and site.schedules.get("broken").trouble is None
+
+
+@pytest.mark.parametrize("how", ["exits", "interrupts"])
+def test_factory_that_ends_the_process_is_trouble_of_its_schedule(
+    site: Site, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    site.add(factory=PLAIN, inputs={"folder": "x", "mark": "m"}, name="a")
+    site.add("b")
+    site.now += 60
+    error = SystemExit if how == "exits" else KeyboardInterrupt
+
+    def leave() -> None:
+        raise error("enough")
+
+    monkeypatch.setattr(conducted, "plain", leave)
+    site.fire()
+    assert site.fired("b") == [60] and site.fired("a") == []
+    assert site.schedules.get("a").trouble == f"{error.__name__}: enough"
+
+
+@pytest.mark.parametrize(
+    ("definition", "told"),
+    [
+        (f'{{"factory": "{GREETING}", "every": 60, "colour": 5}}', "no option 'colour'"),
+        (f'{{"factory": "{GREETING}", "cron": "* * * * *", "time_zone": "A/B"}}', "time_zone"),
+        ('{"every": [1], "inputs": 7, "factory": "f"}', "whole number"),
+        ("{", "Expecting"),
+        ("[]", "list"),
+    ],
+)
+def test_schedule_that_this_host_cannot_read_is_trouble_of_its_own(
+    site: Site, another: Site, definition: str, told: str
+) -> None:
+    site.add("a")
+    site.add("b")
+    site.execute("UPDATE wbe_schedules SET definition = :text WHERE name = 'a'", text=definition)
+    site.now += 60
+    site.fire()
+    assert site.fired("b") == [60] and site.fired("a") == []
+    a, b = site.schedules.all()
+    assert a.name == "a" and "cannot be read here" in str(a.trouble) and told in str(a.trouble)
+    assert told in str(a.noted) and b.trouble is None  # others see it, too
+    assert a.to_dict()["trouble"] == a.trouble and a.to_dict()["next"] is None
+    site.schedules.pause("a")
+    with pytest.raises(exceptions.InvalidFormat, match="Schedule 'a' cannot be read here"):
+        site.schedules.resume("a")
+    again = Schedule(name="a", factory=GREETING, every=60, inputs={"name": "Ada"}, overlap="allow")
+    site.schedules.declare(again)
+    site.schedules.resume("a")
+    another.now = site.now = site.now + 60
+    another.fire()
+    assert site.fired("a") == [120] and site.schedules.get("a").trouble is None
+
+
+@pytest.mark.parametrize(
+    ("overlap", "fired"), [("skip", [60]), ("queue", [60]), ("cancel", [60]), ("allow", [60, 120])]
+)
+def test_flow_that_is_run_by_hand_is_none_that_ticks_wait_for(
+    site: Site, overlap: str, fired: list[int]
+) -> None:
+    site.add(overlap=overlap)
+    site.now += 60
+    site.fire()
+    first = site.schedules.get("s").last_flow
+    by_hand = site.schedules.run("s")
+    site.fire()
+    assert site.schedules.get("s").last_flow == first
+    site.execute("UPDATE wbe_flowdetails SET state = 'SUCCESS' WHERE uuid = :uuid", uuid=by_hand)
+    site.now += 60
+    site.fire()
+    with contextlib.closing(site.backend.get_connection()) as connection:
+        rows = connection.list_flows(tags={"schedule": "s"}).flows
+    assert len(rows) == 1 + len(fired)
+
+
+def declare_many(site: Site, count: int) -> None:
+    for number in range(count):
+        site.schedules.declare(
+            Schedule(name=f"m{number:03}", factory=GREETING, every=3600, inputs={"name": "x"})
+        )
+
+
+def test_look_stops_between_two_schedules(site: Site) -> None:
+    declare_many(site, 12)
+    site.now += 3600
+    site.service.fire_due(lambda: site.board.job_count == 5)
+    assert site.board.job_count == 5
+    site.fire()
+    assert site.board.job_count == 12
+
+
+def test_what_is_asked_for_is_fired_before_what_is_due(site: Site) -> None:
+    """Also where it is asked for in the midst of a look at many that are due."""
+    site.add(every=7200)
+    declare_many(site, 105)
+    site.now += 3600
+    uuids: list[str] = []
+
+    def is_ended() -> bool:
+        count = site.board.job_count
+        if count == 50:
+            uuids.append(site.schedules.run("s"))
+        return count == 102
+
+    site.service.fire_due(is_ended)
+    assert uuids[0] in [job.uuid for job in site.board.iterjobs()]
+    assert site.board.job_count == 102
+
+
+def test_those_that_cannot_be_fired_hold_up_no_others(site: Site) -> None:
+    """More of them than are read at a time."""
+    declare_many(site, 130)
+    site.execute("UPDATE wbe_schedules SET definition = '{'")
+    site.add(every=3600)
+    site.now += 3600
+    site.execute("UPDATE wbe_schedules SET due = :due WHERE name = 's'", due=site.now - 1)
+    site.fire()
+    assert site.fired() == [3600]
+
+
+def test_inputs_that_are_no_number_change_nothing(site: Site) -> None:
+    schedule = Schedule(name="s", factory=GREETING, every=60, inputs={"name": float("nan")})
+    before = site.schedules.declare(schedule)
+    assert site.schedules.declare(schedule).revision == before.revision
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_service_whose_thread_has_ended_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = threading.Event()
+
+    def fire_due(*args: Any) -> float:
+        died.wait()
+        raise GeneratorExit
+
+    monkeypatch.setattr(ScheduleService, "fire_due", fire_due)
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
+        made = service.ConductorService(backend)
+        running = threading.Thread(target=made.run)
+        running.start()
+        try:
+            until(lambda: made.responds(1) and made.trouble is None)
+            died.set()
+            until(lambda: made.trouble == "its thread wbengine-schedules has ended")
+        finally:
+            died.set()
+            made.stop()
+            running.join()

@@ -190,6 +190,7 @@ def test_steps_are_those_of_the_policies(
 ) -> None:
     """The clock goes on, jumps, and is set back; flows end, and do not."""
     catch_up, overlap = policy
+    jitter = min(jitter, times.get("every", jitter))
     schedule = Schedule(
         name="s", factory="f", catch_up=catch_up, overlap=overlap, jitter=jitter, **times
     )
@@ -232,6 +233,13 @@ def test_jitter_is_the_same_wherever_it_is_asked_for() -> None:
         ({"cron": "0 0 * * *", "time_zone": "Mars/Olympus"}, "time_zone='Mars/Olympus' is no zone"),
         ({"cron": "0 0 * * *", "time_zone": "../etc"}, "is no zone"),
         ({"every": 5, "jitter": -1}, "jitter=-1"),
+        ({"every": 3650 * 86_400 + 1}, "every= is more than 315360000 seconds, which are ten"),
+        ({"every": 10**25}, "every= is more than 315360000 seconds"),
+        ({"every": 5, "jitter": 6}, "jitter=6 is more than the 5 seconds between two ticks"),
+        ({"cron": "*/5 * * * *", "jitter": 301}, "jitter=301 is more than the 300 seconds"),
+        ({"every": 5, "time_zone": "Europe/Berlin"}, "time_zone='Europe/Berlin' is for cron="),
+        ({"cron": "0 0 * * *", "time_zone": None}, "Option time_zone=None is no text"),
+        ({"every": 5, "inputs": {"scheduled_at": 1}}, "'scheduled_at' is the time of the tick"),
         ({"every": 5, "catch_up": "some"}, "catch_up is one of skip, one, all"),
         ({"every": 5, "overlap": "alow"}, "overlap is one of .*did you mean 'allow'"),
         ({"every": 5, "overlap": "queue", "catch_up": "skip"}, "take catch_up='one' or 'all'"),
@@ -247,6 +255,11 @@ def test_jitter_is_the_same_wherever_it_is_asked_for() -> None:
 def test_schedules_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Schedule(**{"name": "s", "factory": "f", **options})
+
+
+def test_longest_interval_and_jitter() -> None:
+    schedule = Schedule(name="s", factory="f", every=3650 * 86_400, jitter=3650 * 86_400)
+    assert ticks.iso(schedule.after(4e9)) == "2099-11-30T00:00:00Z"
 
 
 def test_what_is_kept_of_a_schedule_makes_it_again() -> None:

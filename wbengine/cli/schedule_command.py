@@ -116,12 +116,14 @@ def add(
         except exceptions.Duplicate as error:
             line = f"{errors.line_of(error)}: --replace changes it"
             raise errors.Failed(line, errors.USAGE) from error
-        except Exception as error:
-            raise errors.Failed(f"{factory}: {errors.line_of(error)}", errors.USAGE) from error
+        except (Exception, SystemExit) as error:
+            ends = "it ends the process " if isinstance(error, SystemExit) else ""
+            line = f"{factory}: {ends}{errors.line_of(error)}"
+            raise errors.Failed(line, errors.USAGE) from error
     if context.printer.as_json:
         context.printer.document("schedule-add/1", entry.to_dict())
     else:
-        context.printer.note(f"{name} fires next at {_moment(entry.due)}")
+        context.printer.note(f"{name} fires next at {_moment(entry.fires_at)}")
 
 
 @base.command(
@@ -144,7 +146,7 @@ def ls(context: contexts.Context) -> None:
             entry.name,
             entry.schedule.times,
             entry.schedule.factory,
-            "paused" if entry.paused else _moment(entry.due),
+            "paused" if entry.paused else _moment(entry.fires_at),
             _moment(entry.last_tick),
             entry.last_flow,
             entry.trouble,
@@ -184,7 +186,7 @@ def resume(context: contexts.Context, name: str) -> None:
     with _kept(context) as kept:
         kept.resume(name)
         entry = kept.get(name)
-    context.printer.note(f"{name} fires next at {_moment(entry.due)}")
+    context.printer.note(f"{name} fires next at {_moment(entry.fires_at)}")
 
 
 @base.command(
@@ -232,11 +234,13 @@ def declared(context: contexts.Context) -> list[Any]:
     for name, table in context.settings.schedules.items():
         told = dict(table)
         try:
-            if isinstance(told.get("every"), str):
-                every = params.duration(told["every"])
-                if every is None:
-                    raise ValueError(f"every={told['every']!r} is no duration such as 30 or 5m")
-                told["every"] = _whole(every)
+            for option in ("every", "jitter"):
+                if isinstance(told.get(option), str):
+                    seconds = params.duration(told[option])
+                    if seconds is None:
+                        words = f"{option}={told[option]!r} is no duration such as 30 or 5m"
+                        raise ValueError(words)
+                    told[option] = _whole(seconds)
             found.append(Schedule.from_dict(name, told))
         except (ValueError, TypeError) as error:
             raise context.settings.failed("schedules", errors.line_of(error)) from error

@@ -30,7 +30,11 @@ _SCHEDULE: Final = {
         "cron": _text("five fields, such as '30 2 * * MON-FRI'"),
         "every": {"type": ["integer", "string"], "description": "an interval: seconds, or '5m'"},
         "time_zone": _text("of cron, such as Europe/Berlin; without one, UTC"),
-        "jitter": {"type": "number", "minimum": 0, "description": "up to so many seconds later"},
+        "jitter": {
+            "type": ["number", "string"],
+            "minimum": 0,
+            "description": "up to so much later: seconds, or '1m'",
+        },
         "catch_up": _choice("of ticks that were missed", "one", "skip", "one", "all"),
         "overlap": _choice(
             "while the flow before runs", "skip", "skip", "queue", "cancel", "allow"

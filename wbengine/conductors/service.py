@@ -93,6 +93,7 @@ class ConductorService:
         )
         self._declared = tuple(schedules)
         self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
         """Until `stop` is called, and what runs has been suspended.
@@ -105,16 +106,16 @@ class ConductorService:
             for schedule in self._declared:
                 self._schedules.schedules.declare(schedule)
             works["wbengine-schedules"] = functools.partial(self._fire, self._schedules)
-        threads = [
+        self._threads = [
             threading.Thread(target=work, name=name, daemon=True) for name, work in works.items()
         ]
-        for thread in threads:
+        for thread in self._threads:
             thread.start()
         try:
             self._conductor.run()
         finally:
             self._ended.set()
-            for thread in threads:
+            for thread in self._threads:
                 thread.join()
             self._board.close()
 
@@ -135,6 +136,9 @@ class ConductorService:
         """Why it takes no jobs now; None: it does.  Asks the board."""
         if self._ended.is_set():
             return "it is ending"
+        for thread in self._threads:
+            if thread.ident is not None and not thread.is_alive():
+                return f"its thread {thread.name} has ended"
         try:
             next(self._board.iterjobs(), None)
         except exceptions.JobFailure as error:
@@ -144,7 +148,7 @@ class ConductorService:
     def _fire(self, schedules: ScheduleService) -> None:
         while True:
             try:
-                wait = schedules.fire_due()
+                wait = schedules.fire_due(self._ended.is_set)
             except Exception as error:  # the next look may succeed
                 LOG.warning("Schedules cannot be looked at: %s", error)
                 wait = schedules.LOOK_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import types
 import uuid
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -340,7 +341,10 @@ def _importable(
             f"Flow factory {name!r} is in the program that runs, which no other process can import:"
             " put it into a module"
         )
-    if factories.is_flow(_names.load(name)):
+    found = _names.load(name)
+    if isinstance(found, types.ModuleType):
+        raise ValueError(f"{name!r} is a module: what makes a flow is named as '{name}:function'")
+    if factories.is_flow(found):
         if args is not None or kwargs is not None:
             raise ValueError(f"{name!r} is a flow, which takes no arguments")
         return _FLOW_OF, [name]

@@ -52,13 +52,19 @@ class ScheduleService:
         # Until when, on the monotonic clock, by name.
         self._left_alone: dict[str, float] = {}
 
-    def fire_due(self) -> float:
+    def fire_due(self, is_ended: Callable[[], bool] = lambda: False) -> float:
         """Fire what is due, a tick of each schedule; seconds until there is more to do.
 
+        :param is_ended: asked before each schedule; true: the others are left to another look.
         :raises StorageFailure: the database cannot be used.
         """
-        now, entries = self.schedules.due(self.LOOK_SECONDS)
-        return min([self.LOOK_SECONDS, *(self._handle(entry, now) for entry in entries)])
+        wait = self.LOOK_SECONDS
+        for now, entries in self.schedules.due(self.LOOK_SECONDS):
+            for entry in entries:
+                if is_ended():
+                    return 0.0
+                wait = min(wait, self._handle(entry, now))
+        return wait
 
     def _handle(self, entry: Entry, now: float) -> float:
         wait = self._left_alone.get(entry.name, 0.0) - time.monotonic()
@@ -69,13 +75,14 @@ class ScheduleService:
             return self._do(entry, now)
         except (exceptions.StorageFailure, exceptions.JobFailure):
             raise
-        except Exception as error:  # of what makes the flow
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # of what makes the flow
             LOG.warning("Schedule %s could not be fired: %s", entry.name, error, exc_info=True)
             self.schedules.note_trouble(entry, f"{type(error).__name__}: {error}")
             self._left_alone[entry.name] = time.monotonic() + self.RETRY_SECONDS
             return self.RETRY_SECONDS
 
     def _do(self, entry: Entry, now: float) -> float:
+        entry.check_readable()
         schedule = entry.schedule
         if entry.wanted is not None:
             self._fire(entry, int(now), entry.wanted, lambda it: self.schedules.grant(it, entry))

@@ -26,6 +26,8 @@ _T = TypeVar("_T")
 _TABLE: Final = tables.SCHEDULES.name
 #: Characters of why a firing failed.
 _LONGEST: Final = 500
+#: So many schedules that are due are read at a time.
+_BATCH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,10 @@ class Entry:
     """A schedule as it is kept.
 
     `next_tick` is fired at `due` (both in unix seconds) unless it is paused; `last_flow` is the
-    uuid of the flow that was fired last, for `last_tick` (None: nothing yet, or none of a tick).
-    `wanted` is the uuid of a flow that is to be fired at once.  `trouble` says why the latest try
-    to fire failed.
+    uuid of the flow that was fired for `last_tick` (None: nothing yet).  `wanted` is the uuid of a
+    flow that is to be fired at once, besides the ticks.  `noted` says why the latest try to fire
+    failed.  `unreadable` says why this host cannot read the schedule, of which `schedule` then
+    tells what it can, unchecked.
     """
 
     schedule: Schedule
@@ -45,12 +48,28 @@ class Entry:
     last_tick: int | None
     last_flow: str | None
     wanted: str | None
-    trouble: str | None
+    noted: str | None
     revision: int
+    unreadable: str | None = None
 
     @property
     def name(self) -> str:
         return self.schedule.name
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it is not fired; None: nothing is wrong."""
+        return self.unreadable or self.noted
+
+    @property
+    def fires_at(self) -> float | None:
+        """When it is fired next, in unix seconds; None: that cannot be told, or it is paused."""
+        return None if self.paused or self.unreadable else self.due
+
+    def check_readable(self) -> None:
+        """:raises InvalidFormat: this host cannot read the schedule."""
+        if self.unreadable is not None:
+            raise exceptions.InvalidFormat(f"Schedule {self.name!r} {self.unreadable}")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: ticks in ISO 8601, and of inputs the names only."""
@@ -59,8 +78,8 @@ class Entry:
             **self.schedule.to_dict(),
             "inputs": sorted(self.schedule.inputs),
             "paused": self.paused,
-            "next": None if self.paused else iso(self.next_tick),
-            "due": None if self.paused else self.due,
+            "next": None if self.fires_at is None else iso(self.next_tick),
+            "due": self.fires_at,
             "last": None if self.last_tick is None else iso(self.last_tick),
             "last_flow": self.last_flow,
             "wanted": self.wanted,
@@ -103,7 +122,7 @@ class Schedules:
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
         """As `add`, where what makes the flow need not be importable here."""
-        text = rows.text_of(_codec.pack(schedule.to_dict(), "schedule"))
+        text = _text(schedule)
 
         def work(connection: sa.Connection) -> None:
             now = self._now(connection)
@@ -115,9 +134,10 @@ class Schedules:
                 connection.execute(self._sql.add, row)
                 kept = self._find(connection, schedule.name, lock=True)
                 assert kept is not None
-            if not replace and not (is_new and kept.schedule == schedule):
+            is_same = not kept.unreadable and _text(kept.schedule) == text
+            if not replace and not (is_new and is_same):
                 raise exceptions.Duplicate(f"There is a schedule {schedule.name!r} already")
-            if kept.schedule != schedule:
+            if not is_same:
                 if _times(kept.schedule) == _times(schedule):
                     row["tick"] = kept.next_tick
                     row["due"] = schedule.due(kept.next_tick)
@@ -158,12 +178,14 @@ class Schedules:
         """Go on with the next tick; nothing happens to one that is not paused.
 
         :raises NotFound: there is none of this name.
+        :raises InvalidFormat: this host cannot read it.
         """
 
         def work(connection: sa.Connection) -> None:
             kept = self._find(connection, name, lock=True)
             if kept is None:
                 raise _missing(name)
+            kept.check_readable()
             tick = kept.schedule.after(self._now(connection))
             told = {"name": name, "tick": tick, "due": kept.schedule.due(tick)}
             connection.execute(self._sql.resume, told)
@@ -197,15 +219,30 @@ class Schedules:
 
     # -- for those who fire ---------------------------------------------------------------------
 
-    def due(self, within: float) -> tuple[float, list[Entry]]:
-        """The time now, and those that are due in so many seconds, or asked for; by when."""
+    def due(self, within: float) -> Iterator[tuple[float, list[Entry]]]:
+        """Those that are due in so many seconds, by when, in batches, each with the time now.
 
-        def work(connection: sa.Connection) -> tuple[float, list[Entry]]:
+        A batch begins with those that were asked for until then.
+        """
+        place: dict[str, Any] = {"due": -1.0, "name": "", "limit": _BATCH}
+
+        def work(connection: sa.Connection) -> tuple[float, list[Entry], list[Entry]]:
             now = self._now(connection)
-            found = connection.execute(self._sql.due, {"until": now + within}).mappings()
-            return now, [_entry(row) for row in found]
+            place.setdefault("until", now + within)
+            wanted = connection.execute(self._sql.wanted).mappings()
+            return (
+                now,
+                [_entry(row) for row in wanted],
+                [_entry(row) for row in connection.execute(self._sql.due, place).mappings()],
+            )
 
-        return self._transact("Looking for schedules that are due", work, write=False)
+        while True:
+            what = "Looking for schedules that are due"
+            now, wanted, found = self._transact(what, work, write=False)
+            yield now, wanted + found
+            if len(found) < _BATCH:
+                return
+            place.update(due=found[-1].due, name=found[-1].name)
 
     def is_unfinished(self, flow: str) -> bool:
         """Whether a flow is kept, and has not ended."""
@@ -265,7 +302,7 @@ class Schedules:
 
     def note_trouble(self, entry: Entry, why: str) -> None:
         """Note why it could not be fired."""
-        if why[:_LONGEST] != entry.trouble:
+        if why[:_LONGEST] != entry.noted:
             self._set(entry.name, self._sql.trouble, {"why": rows.kept(why[:_LONGEST])}, True)
 
     # -------------------------------------------------------------------------------------------
@@ -307,8 +344,10 @@ class _Statements:
         self.find = sa.text(f"{select} {one}")
         self.find_locked = sa.text(f"{select} {one}{lock}")
         self.all = sa.text(f"{select} ORDER BY name")
+        self.wanted = sa.text(f"{select} WHERE wanted IS NOT NULL ORDER BY name")
         self.due = sa.text(
-            f"{select} WHERE (paused = 0 AND due <= :until) OR wanted IS NOT NULL ORDER BY due"
+            f"{select} WHERE paused = 0 AND due <= :until AND wanted IS NULL"
+            " AND (due, name) > (:due, :name) ORDER BY due, name LIMIT :limit"
         )
         columns = {"definition": ":text", "next_tick": ":tick", "due": ":due"}
         #: Unless another process has just done so.
@@ -329,9 +368,12 @@ class _Statements:
         self.trouble = sa.text(f"UPDATE {_TABLE} SET trouble = :why {one}")
         ours = f"{one} AND paused = 0 AND next_tick = :was AND revision = :revision"
         self.skip = sa.text(f"UPDATE {_TABLE} SET {times} {ours}")
-        fired = "last_flow = :uuid, trouble = NULL"
-        self.advance = sa.text(f"UPDATE {_TABLE} SET {times}, last_tick = :fired, {fired} {ours}")
-        self.grant = sa.text(f"UPDATE {_TABLE} SET wanted = NULL, {fired} {one} AND wanted = :uuid")
+        fired = "last_tick = :fired, last_flow = :uuid, trouble = NULL"
+        self.advance = sa.text(f"UPDATE {_TABLE} SET {times}, {fired} {ours}")
+        # What the policy of overlaps looks at are flows of ticks.
+        self.grant = sa.text(
+            f"UPDATE {_TABLE} SET wanted = NULL, trouble = NULL {one} AND wanted = :uuid"
+        )
         flows, kept = tables.FLOWS.name, "WHERE uuid = :uuid"
         self.flow = sa.text(f"SELECT 1 FROM {flows} {kept}")
         self.unfinished = sa.text(
@@ -366,17 +408,27 @@ def _opened(backend: loading.Backend) -> Iterator[persistence.Backend]:
 
 
 def _entry(row: sa.RowMapping) -> Entry:
-    told = _codec.unpack(json.loads(row["definition"]))
+    told, unreadable = dict[str, Any](), None
+    try:
+        told = _codec.unpack(json.loads(row["definition"]))
+        schedule = Schedule.from_dict(row["name"], told)
+    except Exception as error:  # of a newer version, of a zone that is not here, or damaged
+        unreadable = f"cannot be read here: {error}"
+        schedule = Schedule.unchecked(row["name"], told)
     return Entry(
-        Schedule.from_dict(row["name"], told),
+        schedule,
         paused=bool(row["paused"]),
+        noted=row["trouble"],
+        unreadable=unreadable,
         **{
             name: row[name]
-            for name in (
-                *("next_tick", "due", "last_tick", "last_flow", "wanted", "trouble", "revision"),
-            )
+            for name in ("next_tick", "due", "last_tick", "last_flow", "wanted", "revision")
         },
     )
+
+
+def _text(schedule: Schedule) -> str:
+    return rows.text_of(_codec.pack(schedule.to_dict(), "schedule"))
 
 
 def _times(schedule: Schedule) -> tuple[Any, ...]:

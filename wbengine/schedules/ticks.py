@@ -10,7 +10,7 @@ import itertools
 import uuid
 import zoneinfo
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +45,10 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = 86_400
 #: So far back ticks that are due are looked for at first.
 _BACK: Final = 60
+#: Ten years: the longest interval.
+_MOST: Final = 3650 * _DAY
+#: Of so many ticks of a cron expression the shortest step is taken for that of all.
+_STEPS: Final = 25
 
 
 class Step(NamedTuple):
@@ -63,8 +67,10 @@ class Schedule:
 
     :param cron: five fields, as in Debian's crontab: '30 2 * * MON-FRI'; the times are those
         of `time_zone`.
-    :param every: instead of it, an interval: at the seconds since 1970 (UTC) that it divides.
-    :param jitter: each firing is up to so many seconds late, always the same for one tick.
+    :param every: instead of it, an interval: at the seconds since 1970 (UTC) that it divides; ten
+        years at most.
+    :param jitter: each tick has its own delay, of up to so many seconds, the same on all hosts; at
+        most the interval, or the shortest step between ticks of `cron`.
     :param catch_up: of ticks that were missed none is fired ('skip': more than a minute late),
         'one' (the latest), or 'all'.
     :param overlap: while the flow of the firing before has not ended, a tick is left out ('skip'),
@@ -95,9 +101,16 @@ class Schedule:
         _options.text("factory", self.factory)
         if (self.cron is None) == (self.every is None):
             raise ValueError(f"Schedule {self.name!r} needs cron= or every=, one of them")
+        _options.text("time_zone", self.time_zone)
         if self.every is not None:
-            _options.whole("every", self.every, 1)
-        _options.number("jitter", self.jitter)
+            object.__setattr__(self, "every", _options.whole("every", self.every, 1))
+            if self.every > _MOST:
+                raise ValueError(f"every= is more than {_MOST} seconds, which are ten years")
+            if self.time_zone != "UTC":
+                raise ValueError(
+                    f"time_zone={self.time_zone!r} is for cron=: every= counts from 1970 in UTC"
+                )
+        object.__setattr__(self, "jitter", _options.number("jitter", self.jitter))
         _options.choice("catch_up", self.catch_up, _CATCH_UP)
         _options.choice("overlap", self.overlap, _OVERLAP)
         if self.catch_up == SKIP and self.overlap in (QUEUE, CANCEL):
@@ -109,6 +122,8 @@ class Schedule:
             isinstance(name, str) for name in self.inputs
         ):
             raise ValueError(f"inputs are values by name, not {type(self.inputs).__name__}")
+        if "scheduled_at" in self.inputs:
+            raise ValueError("Input 'scheduled_at' is the time of the tick, and cannot be given")
         try:
             listing.check_tags(self.tags)
             listing.check_tags(self.tags_at(0))
@@ -116,6 +131,11 @@ class Schedule:
             raise ValueError(str(error)) from error
         jobs.JobPriority.convert(self.priority)
         self.after(0)  # the zone and the fields, and that there is a tick at all
+        if self.jitter and self.jitter > (shortest := self._shortest_step()):
+            raise ValueError(
+                f"jitter={self.jitter:g} is more than the {shortest} seconds between two ticks,"
+                " some of which would be lost"
+            )
 
     @classmethod
     def from_dict(cls, name: str, told: Mapping[str, Any]) -> Schedule:
@@ -126,6 +146,22 @@ class Schedule:
         known = [each.name for each in fields(cls) if each.name != "name"]
         _options.check_known(f"Schedule {name!r}", told, known)
         return cls(name=name, **{"factory": "", **told})
+
+    @classmethod
+    def unchecked(cls, name: str, told: Any) -> Schedule:
+        """What a description that makes no sense here says, to be shown."""
+        plain: dict[str, Any] = {"factory": ""}
+        if isinstance(told, Mapping):
+            plain |= {key: value for key, value in told.items() if isinstance(value, str | int)}
+        made = object.__new__(cls)
+        for each in fields(cls):
+            if each.default_factory is MISSING:
+                value = plain.get(each.name, each.default)
+            else:
+                value = each.default_factory()
+            object.__setattr__(made, each.name, value)
+        object.__setattr__(made, "name", name)
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """All that is not as it is by default, but for the name."""
@@ -150,6 +186,12 @@ class Schedule:
         :raises ValueError: there is none; the zone or the fields make no sense.
         """
         return next(self._ticks(moment))
+
+    def _shortest_step(self) -> int:
+        if self.every is not None:
+            return self.every
+        ticks = itertools.islice(self._ticks(0), _STEPS)
+        return min(after - before for before, after in itertools.pairwise(ticks))
 
     def _ticks(self, moment: float) -> Iterator[int]:
         if self.every is not None:
