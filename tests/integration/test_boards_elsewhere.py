@@ -363,7 +363,7 @@ def test_jobs_that_redis_lost_at_once_are_posted_again(
         thread = threading.Thread(target=served.run)
         thread.start()
         try:
-            submitted = {"backend": store, "board": mine}
+            submitted: dict[str, Any] = {"backend": store, "board": mine}
             engines.submit(f"{HERE}:gated", inputs=inputs(tmp_path, mark), **submitted)
             assert begun.wait(60)
             set_back = server.kept()
