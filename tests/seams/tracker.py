@@ -585,12 +585,12 @@ def _no_epoch_check(before: Any) -> Any:
 
 
 def _running_after_success(before: Any) -> Any:
-    def on_response(self: Any, answer: Any, receipt: Any, now: float) -> Any:
+    def on_response(self: Any, answer: Any, receipt: Any, now: float, **how: Any) -> Any:
         entry = self.requests.get(answer.correlation_id)
         late = entry is not None and entry.state in pr.STOP_STATES
         if late and answer.body["state"] == pr.RUNNING:
             entry.request.current_state = pr.RUNNING
-        return before(self, answer, receipt, now)
+        return before(self, answer, receipt, now, **how)
 
     return on_response
 
