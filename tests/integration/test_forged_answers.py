@@ -105,9 +105,9 @@ def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
         forger.publish(notify, "victim", headers=headers)
-    told = "'forger' is no queue for its tasks"
-    until(lambda: caplog.text.count(told) == 3)
-    levels = [each.levelname for each in caplog.records if told in each.getMessage()]
+    words = "'forger' is no queue for its tasks"
+    until(lambda: caplog.text.count(words) == 3)
+    levels = [each.levelname for each in caplog.records if words in each.getMessage()]
     assert levels == ["WARNING", "DEBUG", "DEBUG"]
     assert executor.workers() == []
     forger.stop()

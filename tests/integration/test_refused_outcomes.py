@@ -88,11 +88,14 @@ def test_outcome_waits_for_a_ledger_that_is_away(
     url = f"memory://{tmp_path.name}"
     tries: list[Any] = []
     finish = task_runner.TaskRunner._finish_rows
-    monkeypatch.setattr(
-        task_runner.TaskRunner,
-        "_finish_rows",
-        lambda *given: tries.append(1) or (len(tries) == 20 and accept(path)) or finish(*given),
-    )
+
+    def mend(runner: Any, messages: Any) -> Any:
+        tries.append(messages)
+        if len(tries) == 20:
+            accept(path)
+        return finish(runner, messages)
+
+    monkeypatch.setattr(task_runner.TaskRunner, "_finish_rows", mend)
     with worker_in_thread(url, sample_tasks, ledger=ledger):
         engine = load(url, ledger, 5)
         refuse(path, *ALL)
