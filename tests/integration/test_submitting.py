@@ -194,6 +194,21 @@ def test_flow_with_eta_is_not_claimed_before(store: persistence.Backend, form: s
     assert later.state == states.PENDING
 
 
+def test_flow_with_eta_that_is_cancelled_ends_at_once(store: persistence.Backend) -> None:
+    """And its key is free."""
+
+    def submit() -> engines.FlowHandle:
+        inputs = {"name": "Ada"}
+        return engines.submit(f"{HERE}:greeting", backend=store, inputs=inputs, eta=950, unique="k")
+
+    first = submit()
+    assert submit().id == first.id
+    assert first.cancel("not wanted")
+    with conducting(store):
+        assert first.wait(30) and first.state == states.REVERTED
+    assert submit().id != first.id
+
+
 def test_look_for_work_passes_over_what_waits_by_an_index(store: persistence.Backend) -> None:
     """Also where the database knows nothing yet of what is in the table."""
     explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN", "postgresql": "EXPLAIN"}

@@ -114,7 +114,7 @@ class FlowHandle:
         """Let it end, and revert what it did; False: it has ended already.  Does not wait.
 
         The engine that runs it is told (it looks each second); one that has not begun, or is
-        between two engines, is ended by the conductor that takes it next.
+        between two engines, is ended by the conductor that takes it next; no `eta` is waited for.
         """
         command = commands.FlowCommand(commands.CANCEL, reason, None, time.time())
         command.check()
@@ -146,6 +146,8 @@ class FlowHandle:
                 why = control.GivenUp(True, reason)
                 detail.meta[why.key] = why.record(time.time())
                 connection.save_changes(detail, (), lease=lease)
+                if isinstance(self._board, impl_sql.SQLJobBoard):
+                    self._board.hasten(self.id)
                 return True
             finally:
                 connection.give_back_lease(lease)

@@ -274,6 +274,17 @@ class SQLJobBoard(base.NotifyingJobBoard):
         found = self._transact(f"Looking for job {uuid}", work, write=False)
         return None if found is None else SQLJob(self, found)
 
+    def hasten(self, uuid: str) -> None:
+        """Let the job with this uuid wait for its time no longer."""
+        told = {"board": self.namespace, "uuid": uuid}
+
+        def work(connection: sa.Connection) -> None:
+            found = connection.execute(self._statements.hasten, told).rowcount
+            if found and self._statements.tell is not None:
+                connection.execute(self._statements.tell, told)
+
+        self._transact(f"Hastening job {uuid}", work)
+
     def is_trashed(self, uuid: str) -> bool:
         """Whether the job with this uuid was trashed."""
         told = {"board": self.namespace, "uuid": uuid}
@@ -537,6 +548,7 @@ class _Statements:
         wait = f"UPDATE {_JOBS} SET not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
+        self.hasten = sa.text(f"{wait} = 0 WHERE {this} AND not_before > 0")
         #: Wakes conductors when the transaction ends; None: they look for themselves.
         self.tell = (
             sa.text(f"SELECT pg_notify('{_JOBS}', :board)")
