@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -14,6 +15,7 @@ import pytest
 from tests.cli import shop
 from tests.cli.conftest import Command, appears
 from tests.support.brokers import Place
+from tests.support.server_kinds import free_port
 from tests.support.waiting import until
 from wbengine.cli import errors
 
@@ -86,7 +88,6 @@ def test_flow_submitted_to_a_board_in_redis_is_run_by_who_serves_it(
 @pytest.mark.parametrize(
     ("board", "code", "told"),
     [
-        ("redis://127.0.0.1:1/0", errors.UNAVAILABLE, "Connecting failed"),
         ("nonsense://x", errors.USAGE, "No job board of kind 'nonsense'"),
         ("sqlite:///flows.db", errors.USAGE, "jobs in a database are in --persistence"),
     ],
@@ -97,6 +98,41 @@ def test_board_that_cannot_be_served_is_told(
     answer = wbengine("serve", "--board", board)
     assert answer.code == code and told in answer.err, answer
     assert "Traceback" not in answer.err
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="no redis-server")
+def test_board_that_is_away_at_first_is_waited_for(wbengine: Command, store: Path) -> None:
+    port = free_port()
+    process = wbengine.begin(
+        "serve", "--board", f"redis://127.0.0.1:{port}/0", "--health-addr", "127.0.0.1:0"
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line)
+        if "waiting for the job board" in line:
+            break
+    address = next(found[1] for each in lines if (found := re.search(r"on (http://\S+)", each)))
+    assert (_status(f"{address}/livez"), _status(f"{address}/readyz")) == (200, 503)
+    assert not any("runs what is submitted" in line for line in lines)
+    server = subprocess.Popen(
+        ["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.DEVNULL, cwd=store
+    )
+    try:
+        assert any("runs what is submitted" in line for line in process.stderr)
+        code, _ = stopped(process, signal.SIGTERM)
+        assert code == 0
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_serve_that_waits_for_its_board_ends_when_told(wbengine: Command, store: Path) -> None:
+    process = wbengine.begin("serve", "--board", "redis://127.0.0.1:1/0")
+    assert process.stderr is not None
+    assert any("waiting for the job board" in line for line in process.stderr)
+    code, err = stopped(process, signal.SIGTERM)
+    assert code == 0 and "Traceback" not in err, err
 
 
 def test_unique_key_prints_the_same_flow(wbengine: Command, store: Path) -> None:

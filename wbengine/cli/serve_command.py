@@ -97,8 +97,9 @@ def command(
 
         with _probed(made, health_addr), signals.StopSignals(stop, signals.leave).installed():
             where = context.settings.store if board is None else board.place
-            context.printer.note(f"{made.name} runs what is submitted to {where}")
-            made.run()
+            if made.connect():
+                context.printer.note(f"{made.name} runs what is submitted to {where}")
+                made.run()
     return errors.OK
 
 

@@ -32,6 +32,8 @@ LOG: Final = logging.getLogger(__name__)
 _UNDER_WAY: Final = (states.RUNNING, states.SUSPENDING, states.RESUMING)
 #: A flow is looked at once; those created so many seconds before the newest, at each look.
 _OVERLAP: Final = 60.0
+#: Seconds between two tries to connect a board that is away.
+_AGAIN: Final = 1.0
 
 
 class ConductorService:
@@ -94,6 +96,25 @@ class ConductorService:
         self._declared = tuple(schedules)
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._connecting = False
+
+    def connect(self) -> bool:
+        """Connect the board, and wait for one that is away; False: `stop` was called."""
+        told, self._connecting = False, True
+        try:
+            while not self._ended.is_set():
+                try:
+                    self._board.connect()
+                except exceptions.JobFailure as error:
+                    if not told:
+                        LOG.warning("waiting for the job board: %s", error)
+                    told = True
+                    self._ended.wait(_AGAIN)
+                else:
+                    return True
+            return False
+        finally:
+            self._connecting = False
 
     def run(self) -> None:
         """Until `stop` is called, and what runs has been suspended.
@@ -128,8 +149,8 @@ class ConductorService:
         self._conductor.stop()
 
     def responds(self, seconds: float) -> bool:
-        """Whether it takes jobs, or runs flows."""
-        return self._conductor.dispatching
+        """Whether it takes jobs, runs flows, or waits for the board."""
+        return self._connecting or self._conductor.dispatching
 
     @property
     def trouble(self) -> str | None:
