@@ -209,6 +209,10 @@ class Expired(ExecutionFailure):
     """The time after which a task was not to be started any more had come; it was not started."""
 
 
+class SignalTimeout(ExecutionFailure):
+    """The signal that a `task.WaitFor` waited for was not given in time."""
+
+
 class SoftTimeLimitExceeded(ExecutionFailure):
     """Raised in a task whose soft time limit is over: it may clean up, and then should end."""
 

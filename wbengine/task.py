@@ -2,7 +2,7 @@
 
 Write a class with an `execute` method (and `revert`, if there is something to undo), or put `@task`
 above a function; `FunctorTask` and its relatives wrap callables that exist already.  A `Map` runs
-a task once for each item of a list.
+a task once for each item of a list; a `WaitFor` waits for a signal from outside.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wbengine._tasks.functors import FunctorTask as FunctorTask
 from wbengine._tasks.functors import MapFunctorTask as MapFunctorTask
 from wbengine._tasks.functors import ReduceFunctorTask as ReduceFunctorTask
 from wbengine._tasks.map import Map as Map
+from wbengine._tasks.wait_for import WaitFor as WaitFor
 from wbengine.atom import REVERT_FLOW_FAILURES as REVERT_FLOW_FAILURES
 from wbengine.atom import REVERT_RESULT as REVERT_RESULT
 
@@ -29,5 +30,6 @@ __all__ = [
     "MapFunctorTask",
     "ReduceFunctorTask",
     "Task",
+    "WaitFor",
     "task",
 ]

@@ -51,6 +51,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.start_times": (2, ""),
     "wbengine.running": (2, ""),
     "wbengine.task_logs": (2, ""),
+    "wbengine.signals": (2, ""),
     # memory
     "wbengine.persistence": (3, ""),
     "wbengine.arguments": (3, ""),

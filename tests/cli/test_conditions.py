@@ -55,6 +55,7 @@ OF_A_STORE: dict[Words, int] = {
     ("flow", "resume", UNKNOWN): 66,
     ("flow", "suspend", UNKNOWN): 66,
     ("flow", "cancel", UNKNOWN): 66,
+    ("flow", "signal", UNKNOWN, "approved"): 66,
     ("flow", "revert", UNKNOWN, "--yes"): 66,
     ("flow", "retry", UNKNOWN): 66,
     ("graph", "--flow-id", UNKNOWN): 66,

@@ -17,8 +17,10 @@ from tests.seams import stores
 from wbengine import engines as loading
 from wbengine import exceptions, states
 from wbengine.persistence import backends, base, models
+from wbengine.signals import Signal
 
 ENDED = (states.SUCCESS, states.REVERTED)
+SIGNAL = Signal("s", "1", 1.0)
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ def wish(work: Work, connection: base.Connection) -> None:
         assert connection.commands([flow]) == {flow: wanted._replace(epoch=lease.epoch)}
         connection.clear_command(lease, wanted)
         assert not connection.commands([flow])
+        assert connection.put_signal(flow, SIGNAL)  # also if one who died gave it
+        assert connection.signals([flow]) == {flow: [SIGNAL]}
         connection.give_back_lease(lease)
     finally:
         owner.let_go()

@@ -52,7 +52,18 @@ def insert(connection: sa.Connection, table: str, **values: Any) -> None:
 # What each revision kept, in the words of its time: not to be changed once it was released. -------
 
 
+def fill_0008(connection: sa.Connection) -> None:
+    fill_schedules(connection)
+    insert(connection, "wbe_signals", flow_uuid="flow", name="s", value='{"x":1}', at=1.5)
+
+
 def fill_0007(connection: sa.Connection) -> None:
+    """There were no signals."""
+    fill_schedules(connection)
+    connection.execute(sa.text("DROP TABLE wbe_signals"))
+
+
+def fill_schedules(connection: sa.Connection) -> None:
     fill_rows(connection)
     fill_jobs(connection)
     connection.execute(sa.text("UPDATE wbe_jobs SET not_before = 4e9 WHERE uuid = 'later'"))
@@ -65,7 +76,8 @@ def fill_0007(connection: sa.Connection) -> None:
 def fill_0006(connection: sa.Connection) -> None:
     """There were no schedules, and a job that waited for its time had an owner without a name."""
     fill_rows(connection)
-    connection.execute(sa.text("DROP TABLE wbe_schedules"))
+    for table in ("wbe_schedules", "wbe_signals"):
+        connection.execute(sa.text(f"DROP TABLE {table}"))
     on_table = " ON wbe_jobs" if connection.dialect.name == "mysql" else ""
     for index in ("ready", "priority"):
         connection.execute(sa.text(f"DROP INDEX ix_wbe_jobs_{index}{on_table}"))
@@ -96,7 +108,7 @@ def fill_jobs(connection: sa.Connection) -> None:
 def fill_0004(connection: sa.Connection) -> None:
     """There was no table of jobs, nor what came later."""
     fill_rows(connection)
-    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs"):
+    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
@@ -157,6 +169,7 @@ FILLED: dict[str, Callable[[sa.Connection], None]] = {
     "0005": fill_0005,
     "0006": fill_0006,
     "0007": fill_0007,
+    "0008": fill_0008,
 }
 #: When the book was made.
 CREATED = 1767323045.0
@@ -218,6 +231,7 @@ def test_upgrade_with_data(url: str, backend: sql.SQLBackend, revision: str) -> 
                 with pytest.raises(exceptions.UnclaimableJob, match="waits for its time"):
                     board.claim(jobs[1], "me")
         assert len(Schedules(upgraded).all()) == (revision >= "0007")
+        assert len(later.signals(["flow"])) == (revision >= "0008")
         lease = later.take_lease("flow", "you", 60)
         flow = later.get_flow_details("flow")
         more = models.TaskDetail("more")
@@ -291,7 +305,7 @@ def test_what_was_begun_is_finished(
         assert isinstance(made, sql.SQLBackend)
         layout.upgrade(made.engine)
         with made.engine.begin() as raw:
-            FILLED["0007"](raw)
+            FILLED["0008"](raw)
             if kept is None:
                 raw.execute(sa.text("DROP TABLE wbe_itemdetails"))
                 raw.execute(sa.text("DROP INDEX ix_wbe_flowdetails_created ON wbe_flowdetails"))

@@ -24,6 +24,7 @@ TREE = {
     exc.DeadlineExceeded: exc.ExecutionFailure,
     exc.Cancelled: exc.ExecutionFailure,
     exc.Expired: exc.ExecutionFailure,
+    exc.SignalTimeout: exc.ExecutionFailure,
     exc.SoftTimeLimitExceeded: exc.ExecutionFailure,
     exc.TimeLimitExceeded: exc.ExecutionFailure,
     exc.DeadlineExceeded: exc.ExecutionFailure,

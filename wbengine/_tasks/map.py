@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, cast
 
 from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
+from wbengine._tasks.wait_for import WaitFor
 
 #: What becomes of a `Map` when one of its items fails.
 OnItemFailure = Literal["fail", "collect"]
@@ -160,6 +161,11 @@ def _check_inner(inner: Any) -> None:
         raise TypeError(
             f"Map needs a plain task, not another Map ({inner.name!r}): provide one flat list of"
             " items instead"
+        )
+    if isinstance(inner, WaitFor):
+        raise TypeError(
+            f"Map cannot run {inner.name!r} for each item: it waits for a signal, which a flow is"
+            " given once"
         )
     if not isinstance(inner, Task):
         what = _names.dotted(type(inner))

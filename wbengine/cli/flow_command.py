@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "resume": _here("resume", "Go on with a flow that was suspended, or died."),
     "suspend": _here("suspend", "Ask whoever runs a flow to suspend it."),
     "cancel": Lazy("wbengine.cli.flow_suspend:cancel", "Ask whoever runs a flow to revert it."),
+    "signal": _here("signal", "Give a flow what a task of it waits for."),
     "revert": Lazy("wbengine.cli.flow_resume:revert", "Undo what a flow did."),
     "retry": Lazy("wbengine.cli.flow_resume:retry", "Run again what failed."),
     "delete": _here("delete", "Forget flows."),

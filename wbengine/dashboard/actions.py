@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import parse_qsl
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from wbengine import operations
+from wbengine import exceptions, operations
 from wbengine.dashboard import audit, flow_actions, http_errors, schedule_pages, urls, visitors
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed, Runner
@@ -36,6 +37,7 @@ class Actions:
         return [
             Route("/login", self.login_page),
             Route("/login", self.login, methods=["POST"]),
+            Route("/flows/{uuid:uuid}/signal", self.signal, methods=["POST"]),
             Route("/flows/{uuid:uuid}/{action:str}", self.flow, methods=["POST"]),
             Route("/workers/drain", self.drain, methods=["POST"]),
             Route("/schedules/{action:str}", self.schedule, methods=["POST"]),
@@ -63,6 +65,27 @@ class Actions:
         await self._check(request, f"{name} flow {uuid}", visitors.OPERATOR)
         await self._do(request, f"{name} flow {uuid}", lambda: self._act(action, uuid, request))
         return RedirectResponse(urls.href(request, f"/flows/{uuid}", done=name), 303)
+
+    async def signal(self, request: Request) -> Response:
+        """Give one what a task of it waits for."""
+        uuid = str(request.path_params["uuid"])
+        form = await self._check(request, f"signal flow {uuid}", visitors.OPERATOR)
+        name, text = form.get("signal", ""), form.get("value", "").strip()
+
+        def act() -> None:
+            try:
+                value = json.loads(text) if text else None
+            except (ValueError, RecursionError) as error:
+                raise HTTPException(400, f"The value is no JSON: {error}") from error
+            try:
+                operations.signal(self._state.store.backend, uuid, name, value)
+            except exceptions.Duplicate as error:
+                raise HTTPException(409, str(error)) from error
+            except exceptions.NotEncodable as error:
+                raise HTTPException(400, str(error)) from error
+
+        await self._do(request, f"signal flow {uuid} {name!r}", act)
+        return RedirectResponse(urls.href(request, f"/flows/{uuid}", done="signal"), 303)
 
     async def drain(self, request: Request) -> Response:
         """Tell a worker to take nothing new, and to end."""

@@ -31,7 +31,10 @@ LINES: Final = 1000
 AGAIN: Final = 2
 
 #: What was done, as the address says after an action; anything else is not shown.
-_TOLD: Final[Mapping[str, str]] = {name: each.done for name, each in flow_actions.ACTIONS.items()}
+_TOLD: Final[Mapping[str, str]] = {
+    **{name: each.done for name, each in flow_actions.ACTIONS.items()},
+    "signal": "The flow was given the signal.",
+}
 
 
 class FlowPages:
@@ -177,6 +180,7 @@ class FlowPages:
             "is_last": view.finished and found.again is None,
             "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
             "part": part,
+            "signals": () if view.state in states.FLOW_ENDED else view.outline.signals,
             "tab": tab,
             "told": {"kind": "good", "text": done} if done else None,
             "view": view,

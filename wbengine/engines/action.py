@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from threading import RLock
 from typing import Any, Final
 
-from wbengine import _clock, composite_executor, exceptions, states
+from wbengine import _clock, _names, composite_executor, exceptions, signals, states, task
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine.engines import (
@@ -31,8 +31,8 @@ from wbengine.engines import (
 from wbengine.engines import compilation as compilation_module
 from wbengine.engines import options as options_module
 from wbengine.persistence import base as persistence
-from wbengine.persistence import commands, models
-from wbengine.runtime import atoms, compiler, control, executors, saving
+from wbengine.persistence import commands, lease_renewer, models
+from wbengine.runtime import atoms, compiler, control, executors, saving, waits
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -106,6 +106,7 @@ class ActionEngine(base.Engine):
         self._task_executor = self._make_executor()
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite_executor.LocalTasks | None = None
+        self._waits: waits.Waits | None = None
         #: That, and the one for the tasks that stay in this process.
         self._running_executor: calls.TaskExecutor = self._task_executor
 
@@ -174,6 +175,10 @@ class ActionEngine(base.Engine):
             return
         made = compilation_module.Compilation(compiler.compile(self._flow))
         self._local_tasks = selection.local_tasks(made.plan, self._settings["local_tasks"])
+        if self._local_tasks is not None:
+            found = [n for n, item in enumerate(made.plan.items) if isinstance(item, task.WaitFor)]
+            if found:
+                self._waits = waits.Waits(found, self._flow_detail.uuid, self._backend)
         self._check_tasks(made.plan)
         if self._local_tasks is not None and not self._in_process:
             # Local tasks stay here, whatever the executor does with the others.
@@ -437,6 +442,7 @@ class ActionEngine(base.Engine):
             early = saving.EarlyFlush(self._storage.writer, wake, self._clock, immediate=immediate)
             wake, held.on_tick = early, early.on_tick
         lifecycle = self._make_lifecycle(wake)
+        lifecycle.give_back_waits()
         scheduler = self._scheduler = scheduler_module.Scheduler(
             plan, saved_states.states_by_node(self._storage)
         )
@@ -452,7 +458,13 @@ class ActionEngine(base.Engine):
             never_resolve=self._settings["never_resolve"],
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
+            waits=self._waits,
         )
+        if self._waits is not None:
+            self._waits.wake = functools.partial(inbox.put, None)
+            if held is not None:
+                held.on_signals = self._waits.add
+                held.awaits_signals = lambda: run.awaits_signals
         if held is not None:
             held.on_lost = run.stop_signal.disown
         return run
@@ -467,6 +479,7 @@ class ActionEngine(base.Engine):
             executor=self._running_executor,
             local_tasks=self._local_tasks,
             keep_logs=self._settings["keep_logs"],
+            waiting=() if self._waits is None else self._waits.nodes,
         )
 
     # -- its state, and what any thread may ask of it --------------------------------------------
@@ -502,6 +515,29 @@ class ActionEngine(base.Engine):
             return True
         run = self._run
         return run is not None and run.stop_signal.cancel(request)
+
+    def signal(self, name: str, value: Any = None) -> None:
+        self.compile()
+        made = signals.Signal.of(name, value, self._clock.time())
+        waiting = self._waits
+        known = self._compiled("signalled").outline.signals if waiting is not None else []
+        if waiting is not None and self._backend is not None:
+            lease_renewer.send_signal(self._backend, self._flow_detail.uuid, made, known)
+            waiting.add([made])
+            return
+        flow = self._storage.flow_name
+        if waiting is None or name not in known:
+            raise exceptions.NotFound(
+                f"No task of flow {flow!r} waits for a signal {name!r}{_names.hint(name, known)}"
+            )
+        if (state := self._storage.get_flow_state()) in states.FLOW_ENDED:
+            raise exceptions.InvalidState(
+                f"Flow {flow!r} has ended in {state}: signal {name!r} comes too late"
+            )
+        if not waiting.add([made]):
+            raise exceptions.Duplicate(
+                f"Flow {flow!r} was given signal {name!r} before, and that one counts"
+            )
 
     def _keep(self, request: control.CancelRequest | control.SuspendRequest) -> bool:
         """Keep a request for the run that gets ready, which waits no longer; False: none does."""

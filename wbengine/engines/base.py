@@ -286,6 +286,21 @@ class Engine(abc.ABC):
         """
 
     @abc.abstractmethod
+    def signal(self, name: str, value: Any = None) -> None:
+        """Give the flow a signal, for the tasks that wait for it (`task.WaitFor`), now or later.
+
+        From any thread, whether the flow runs or not; once under each name.  With a backend it is
+        kept with the flow.
+
+        :raises NotFound: no task of the flow waits for such a signal; the text names the nearest.
+        :raises InvalidState: the flow has ended.
+        :raises Duplicate: it was given this signal before.
+        :raises NotEncodable: the value cannot be sent, or is too long.
+        :raises TypeError, ValueError: the name can be none.
+        :raises CompilationFailure: the flow makes no sense.
+        """
+
+    @abc.abstractmethod
     def reset(self, *, failed_only: bool = False) -> None:
         """Forget all results and failures, so that the next run starts anew.
 

@@ -171,8 +171,8 @@ def _outline_of(plan: plan_module.Plan) -> Outline:
     """
     notes = _notes(plan)
     places: list[int] = []
-    found: list[tuple[str, str, int | None, str | None, str | None]] = []
-    known: dict[type, tuple[str, str | None]] = {}
+    found: list[tuple[str, str, int | None, str | None, str | None, str | None]] = []
+    known: dict[type, tuple[str, str | None, str | None]] = {}
     columns = zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
     end = plan_module.FLOW_END
     for node, (kind, item, name, parent) in enumerate(columns):
@@ -182,11 +182,11 @@ def _outline_of(plan: plan_module.Plan) -> Outline:
         told = known.get(type(item))
         if told is None:
             told = _told(kind, item)
-            if not isinstance(item, task.FunctorTask):
+            if not isinstance(item, task.FunctorTask | task.WaitFor):
                 known[type(item)] = told
         places.append(len(found))
         within = places[parent] if parent >= 0 else None
-        found.append((name, told[0], within, told[1], notes.get(node)))
+        found.append((name, told[0], within, told[1], notes.get(node), told[2]))
     edges = [(places[before], places[after]) for before, after in _links(plan)]
     return Outline(tuple(map(OutlineNode._make, found)), tuple(edges))
 
@@ -203,17 +203,20 @@ def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:
     ]
 
 
-def _told(kind: int, item: Any) -> tuple[str, str | None]:
-    """The kind of a node, and the function or class that an atom is made of."""
+def _told(kind: int, item: Any) -> tuple[str, str | None, str | None]:
+    """The kind of a node, the function or class that an atom is made of, and the signal that a task
+    waits for.
+    """
     if kind == plan_module.FLOW:
-        return outline_module.FLOW, None
+        return outline_module.FLOW, None, None
     made: Any = type(item)
     if isinstance(item, task.FunctorTask) and hasattr(item._execute, "__qualname__"):
         made = item._execute
     name = f"{made.__module__}.{made.__qualname__}"
     if kind == plan_module.RETRY:
-        return outline_module.RETRY, name
-    return outline_module.MAP if item.fans_out else outline_module.TASK, name
+        return outline_module.RETRY, name, None
+    signal = item.signal if isinstance(item, task.WaitFor) else None
+    return outline_module.MAP if item.fans_out else outline_module.TASK, name, signal
 
 
 def _notes(plan: plan_module.Plan) -> dict[int, str]:

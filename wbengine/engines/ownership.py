@@ -111,6 +111,7 @@ class Ownership:
                 self.held = None
                 held.on_lost = held.on_tick = lease_renewer.ignore
                 held.on_command = None
+                held.awaits_signals = lease_renewer.never
                 lease_renewer.of_process().remove(held)
                 with self._storage.writer.mutex:  # between the two nothing here can be written
                     self._storage.writer.detach_lease()

@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from wbengine import _codec, _json_text, _names, exceptions, states
+from wbengine import _codec, _json_text, _names, exceptions, signals, states
 from wbengine._crash import crashpoint
 from wbengine.engines import async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_memory, impl_sql
-from wbengine.persistence import backends, commands, leases, models, owners
+from wbengine.persistence import backends, commands, lease_renewer, leases, models, owners
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import sql
 from wbengine.runtime import control
@@ -128,6 +128,19 @@ class FlowHandle:
                 with contextlib.suppress(exceptions.FlowBusy):  # an engine took it meanwhile
                     return self._cancel_now(connection, reason)
             time.sleep(_FIRST)
+
+    def signal(self, name: str, value: Any = None) -> None:
+        """Give the flow a signal, for the tasks that wait for it (`task.WaitFor`), now or later.
+
+        :raises NotFound: it is not kept, or none of its tasks waits for such a signal.  (Before
+            the flow has begun any name is taken.)
+        :raises InvalidState: it has ended.
+        :raises Duplicate: it was given this signal before.
+        :raises NotEncodable: the value cannot be sent, or is too long.
+        :raises TypeError, ValueError: the name can be none.
+        """
+        made = signals.Signal.of(name, value, time.time())
+        lease_renewer.send_signal(self._backend, self.id, made)
 
     def _cancel_now(self, connection: persistence.Connection, reason: str | None) -> bool:
         """Note in a flow that no engine runs that it is cancelled; False: it has ended.

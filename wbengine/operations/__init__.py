@@ -9,6 +9,7 @@ from wbengine.operations.finding import find
 from wbengine.operations.moving import move
 from wbengine.operations.removing import delete, prune
 from wbengine.operations.resuming import Plan, plan, resume, retry, revert, start
+from wbengine.operations.signalling import signal
 
 __all__ = [
     "Asked",
@@ -25,6 +26,7 @@ __all__ = [
     "resume",
     "retry",
     "revert",
+    "signal",
     "start",
     "suspend",
 ]

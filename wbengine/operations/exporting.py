@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions, task_logs
 from wbengine.persistence import base, models, trees
+from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 from wbengine.types.schemas import Schema
 
-__all__ = ["SCHEMA", "export", "import_flow", "keep_logs"]
+__all__ = ["SCHEMA", "export", "import_flow", "keep_beside"]
 
 SCHEMA: Final = "wbengine/flow-export/2"
 
@@ -72,6 +73,15 @@ _DOCUMENT: Final = Schema(
                     "maxItems": 4,
                 },
             },
+            "signals": {
+                "type": "array",
+                "items": {
+                    "type": "array",
+                    "items": [{"type": "string"}, {"type": "string"}, {"type": "number"}],
+                    "minItems": 3,
+                    "maxItems": 3,
+                },
+            },
             "outline": _TEXT,
         },
         "required": ["book", "flow", "atoms", "outline"],
@@ -94,12 +104,14 @@ def export(backend: base.Backend, uuid: str) -> dict[str, Any]:
         (row,) = connection.list_flows(uuid=uuid, limit=1).flows
         book = trees.tree_of(connection.get_logbook(row.book_uuid, lazy=True))
         logs = connection.get_logs(uuid)
+        signals = connection.signals([uuid]).get(uuid, ())
     del book["updated_at"]  # it changes with any of its flows
     return {
         "schema": SCHEMA,
         "book": book,
         **_told(flow),
         "logs": [list(chunk) for chunk in logs],
+        "signals": [list(signal) for signal in signals],
         "outline": None if outline is None else base64.b64encode(outline.to_bytes()).decode(),
     }
 
@@ -112,7 +124,7 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
     :raises InvalidFormat: it is no such document.
     :raises Duplicate: a flow with this uuid is kept already.
     """
-    book, flow, outline, logs = _read(document)
+    book, flow, outline, logs, signals = _read(document)
     with contextlib.closing(backend.get_connection()) as connection:
         connection.upgrade()
         try:
@@ -128,14 +140,21 @@ def import_flow(backend: base.Backend, document: Mapping[str, Any]) -> models.Fl
                 raise exceptions.Duplicate(f"A flow {flow.uuid} is kept already")
         if outline is not None:
             connection.save_outline(flow.uuid, outline)
-        keep_logs(connection, flow, logs)
+        keep_beside(connection, flow, logs, signals)
     return flow
 
 
-def keep_logs(
-    connection: base.Connection, flow: models.FlowDetail, logs: Sequence[models.LogChunk]
+def keep_beside(
+    connection: base.Connection,
+    flow: models.FlowDetail,
+    logs: Sequence[models.LogChunk],
+    signals: Iterable[Signal],
 ) -> None:
-    """Keep what the tasks of a flow logged, unless something of it is kept already."""
+    """Keep the signals of a flow that are not kept already; and what its tasks logged, unless
+    something of it is.
+    """
+    for signal in signals:
+        connection.put_signal(flow.uuid, signal)
     if logs and not connection.get_logs(flow.uuid):
         connection.save_changes(flow, (), flow_row=False, logs=logs)
 
@@ -156,7 +175,7 @@ def _atom(atom: models.AtomDetail) -> dict[str, Any]:
 
 def _read(
     document: Mapping[str, Any],
-) -> tuple[models.LogBook, models.FlowDetail, Outline | None, list[models.LogChunk]]:
+) -> tuple[models.LogBook, models.FlowDetail, Outline | None, list[models.LogChunk], list[Signal]]:
     try:
         if document["schema"] != SCHEMA:
             raise ValueError(f"its schema is {document['schema']!r:.80}, not {SCHEMA!r}")
@@ -177,10 +196,11 @@ def _read(
             for atom, attempt, item, lines in document.get("logs", ())
             if flow.find(atom) is not None
         ]
+        signals = [Signal(*told) for told in document.get("signals", ())]
     except (
         *(LookupError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error),
         exceptions.InvalidFormat,
     ) as error:
         what = f"there is no {error}" if isinstance(error, LookupError) else str(error)
         raise exceptions.InvalidFormat(f"This is no exported flow: {what}") from error
-    return book, flow, outline, logs
+    return book, flow, outline, logs, signals

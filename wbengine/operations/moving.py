@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wbengine import exceptions
 from wbengine.operations import commands, exporting
 from wbengine.persistence import base, models, owners, trees
 from wbengine.persistence.backends import journals
+from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
 __all__ = ["move"]
 
 
 class _Moving(NamedTuple):
-    """A book with its flows; by uuid their outlines, and what their tasks logged."""
+    """A book with its flows; by uuid their outlines, signals, and what their tasks logged."""
 
     book: models.LogBook
     outlines: dict[str, Outline]
     logs: dict[str, list[models.LogChunk]]
+    signals: Mapping[str, Sequence[Signal]]
 
 
 def move(old: base.Backend | str, new: base.Backend) -> Iterator[models.LogBook]:
@@ -53,7 +55,8 @@ def _books(old: base.Backend) -> Iterator[_Moving]:
                 outline = connection.get_outline(flow.uuid)
                 if outline is not None:
                     outlines[flow.uuid] = outline
-            yield _Moving(book, outlines, logs)
+            signals = connection.signals([flow.uuid for flow in book])
+            yield _Moving(book, outlines, logs, signals)
 
 
 def _journals(path: str) -> Iterator[_Moving]:
@@ -66,7 +69,7 @@ def _journals(path: str) -> Iterator[_Moving]:
             book.add(kept.detail)
             if kept.outline is not None:
                 outlines[uuid] = kept.outline
-        yield _Moving(book, outlines, {})
+        yield _Moving(book, outlines, {}, {})
 
 
 def _put(target: base.Connection, moving: _Moving) -> models.LogBook:
@@ -89,7 +92,8 @@ def _put(target: base.Connection, moving: _Moving) -> models.LogBook:
     for uuid, outline in moving.outlines.items():
         target.save_outline(uuid, outline)
     for flow in book:
-        exporting.keep_logs(target, flow, moving.logs.get(flow.uuid, ()))
+        logs, signals = moving.logs.get(flow.uuid, ()), moving.signals.get(flow.uuid, ())
+        exporting.keep_beside(target, flow, logs, signals)
     return book
 
 

@@ -8,11 +8,12 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from wbengine import exceptions, states
+from wbengine import _names, exceptions, states
 from wbengine.persistence import leases, listing, models, owners
 from wbengine.persistence.changes import Changes
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.listing import FlowRow, Page
+from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
 __all__ = [
@@ -325,6 +326,51 @@ class Connection(abc.ABC):
     @abc.abstractmethod
     def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
         """Forget a command about the run of this lease, unless another one came since."""
+
+    def send_signal(
+        self, flow_uuid: str, signal: Signal, known: Collection[str] | None = None
+    ) -> None:
+        """Leave a signal for the tasks of a flow that wait for it (`task.WaitFor`), now or later.
+
+        The engine that runs it looks each second while one waits.
+
+        :param known: what its tasks wait for; None: as its outline says.  Of a flow without one,
+            which was not begun yet, that is not known, and any name is taken.
+        :raises NotFound: the flow is not kept, or none of its tasks waits for such a signal.
+        :raises InvalidState: it has ended.
+        :raises Duplicate: it was given this signal before.
+        """
+        flow = self.get_flow_details(flow_uuid, lazy=True)
+        if known is None and (outline := self.get_outline(flow_uuid)) is not None:
+            known = outline.signals
+        if known is not None and signal.name not in known:
+            raise exceptions.NotFound(
+                f"No task of flow {flow.name!r} waits for a signal {signal.name!r}"
+                f"{_names.hint(signal.name, known)}"
+            )
+        if flow.state in states.FLOW_ENDED:
+            raise exceptions.InvalidState(
+                f"Flow {flow_uuid} has ended in {flow.state}: signal {signal.name!r} comes too late"
+            )
+        if not self.put_signal(flow_uuid, signal):
+            raise exceptions.Duplicate(
+                f"Flow {flow_uuid} was given signal {signal.name!r} before, and that one counts"
+            )
+
+    @abc.abstractmethod
+    def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
+        """Keep a signal with its flow, whoever runs that; False: there is one of its name, which
+        stays.  May be repeated with the same signal.
+
+        :raises NotFound: the flow is not kept.
+        """
+
+    @abc.abstractmethod
+    def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
+        """What was signalled to these flows, by their uuids, the earliest first.
+
+        One read for all of them.  Flows without any are left out, and what is not kept any more.
+        """
 
     @abc.abstractmethod
     def get_outline(self, flow_uuid: str) -> Outline | None:

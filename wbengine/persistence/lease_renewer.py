@@ -13,15 +13,16 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from wbengine import exceptions
 from wbengine._crash import crashpoint
 from wbengine.concurrency import per_process
 from wbengine.persistence import base, leases
+from wbengine.signals import Signal
 
-__all__ = ["HeldLease", "LeaseRenewer", "of_process"]
+__all__ = ["HeldLease", "LeaseRenewer", "of_process", "send_signal"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -46,6 +47,15 @@ def ignore() -> None:
     """What is called where nothing is to be done."""
 
 
+def ignore_signals(found: Sequence[Signal]) -> None:
+    """Where no task waits for them."""
+
+
+def never() -> bool:
+    """Where no task waits for signals."""
+    return False
+
+
 class HeldLease:
     """A lease that one engine holds: as long as `check` passes, no other engine runs the flow.
 
@@ -67,6 +77,9 @@ class HeldLease:
         self.on_command: Callable[[base.FlowCommand], object] | None = None
         #: Called each second while the flow runs.
         self.on_tick: Callable[[], None] = ignore
+        #: Whether a task waits for a signal, and what is told all that the flow was given.
+        self.awaits_signals: Callable[[], bool] = never
+        self.on_signals: Callable[[Sequence[Signal]], object] = ignore_signals
         # The command that is being obeyed, or was.
         self._obeyed: base.FlowCommand | None = None
         #: Why it is lost.
@@ -167,6 +180,13 @@ class LeaseRenewer:
         if store is not None:
             store.remove(held)
 
+    def look_now(self, flow_uuid: str) -> None:
+        """Look at once for what others left for a flow, if it is run in this process."""
+        with self._lock:
+            stores = list(self._stores.values())
+        for store in stores:
+            store.look_now(flow_uuid)
+
 
 class _StoreLeases:
     """The leases that are kept in one store, and the thread that renews them."""
@@ -176,8 +196,9 @@ class _StoreLeases:
         self._changed = threading.Condition()
         self._held: dict[HeldLease, None] = {}
         self._running = False
-        # When the thread looks at its leases the next time.
+        # When the thread looks at its leases the next time, and when for what others left.
         self._until = 0.0
+        self._look = 0.0
 
     def add(self, held: HeldLease) -> None:
         with self._changed:
@@ -191,6 +212,12 @@ class _StoreLeases:
         with self._changed:
             self._held.pop(held, None)
 
+    def look_now(self, flow_uuid: str) -> None:
+        with self._changed:
+            if any(held.lease.flow == flow_uuid for held in self._held):
+                self._look = 0.0
+                self._changed.notify()
+
     def _start(self) -> None:
         thread = threading.Thread(target=self._main, name="wbengine-leases", daemon=True)
         try:
@@ -202,8 +229,8 @@ class _StoreLeases:
             self._running = True
 
     def _main(self) -> None:
-        look = self._clock() + LOOK
-        while held_leases := self._wait(look):
+        self._look = self._clock() + LOOK
+        while held_leases := self._wait():
             now = self._clock()
             for held in held_leases:
                 if held.due > now or held not in self._held:
@@ -212,11 +239,11 @@ class _StoreLeases:
                     held.renew()
                 if held.error is not None:
                     self.remove(held)
-            if look <= now:
-                look = now + LOOK
+            if self._look <= now:
+                self._look = now + LOOK
                 self._hear([held for held in held_leases if held.on_command is not None])
 
-    def _wait(self, look: float) -> list[HeldLease]:
+    def _wait(self) -> list[HeldLease]:
         """All leases, once one is due or it is time to look for commands; none: the thread ends."""
         with self._changed:
             while True:
@@ -225,7 +252,7 @@ class _StoreLeases:
                     if not self._changed.wait_for(lambda: self._held, LINGER):
                         self._running = False
                         return []
-                self._until = min(look, *(held.due for held in self._held))
+                self._until = min(self._look, *(held.due for held in self._held))
                 seconds = self._until - self._clock()
                 if seconds <= 0:
                     return list(self._held)
@@ -247,7 +274,30 @@ class _StoreLeases:
             command = found.get(held.lease.flow)
             if command is not None:
                 held.obey(command)
+        self._tell_signals(backend, [held for held in held_leases if held.awaits_signals()])
+
+    def _tell_signals(self, backend: base.Backend, waiting: Collection[HeldLease]) -> None:
+        """Tell what was signalled to these flows: one read for all of them."""
+        if not waiting:
+            return
+        try:
+            with contextlib.closing(backend.get_connection()) as connection:
+                found = connection.signals([held.lease.flow for held in waiting])
+        except Exception as error:  # the next look may succeed
+            LOG.debug("Signals to %d flows could not be read: %s", len(waiting), error)
+            return
+        for held in waiting:
+            held.on_signals(found.get(held.lease.flow, ()))
 
 
 #: The renewer for all engines of this process.
 of_process: Final = per_process.PerProcess(LeaseRenewer)
+
+
+def send_signal(
+    backend: base.Backend, uuid: str, signal: Signal, known: Collection[str] | None = None
+) -> None:
+    """`Connection.send_signal`; an engine of this process hears of it at once."""
+    with contextlib.closing(backend.get_connection()) as connection:
+        connection.send_signal(uuid, signal, known)
+    of_process().look_now(uuid)

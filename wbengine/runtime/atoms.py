@@ -21,6 +21,7 @@ from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime import control
 from wbengine.runtime import plan as plan_module
+from wbengine.runtime import waits as waits_module
 from wbengine.runtime.incidents import IncidentEvent, Incidents
 from wbengine.runtime.interrupted import InterruptedAttempts
 from wbengine.runtime.maps import MapCall, Maps
@@ -106,7 +107,8 @@ class AtomLifecycle:
     does not, those in `local_tasks` stay here.
     `on_progress` is called (from any thread) when a running task told something that should be
     written soon.  `executor` is asked only what of earlier runs it may still have.  `keep_logs`:
-    what tasks log is stored with the records, where there is a store.
+    what tasks log is stored with the records, where there is a store.  `waiting` are the nodes of
+    tasks that wait for signals.
     """
 
     def __init__(
@@ -120,8 +122,10 @@ class AtomLifecycle:
         executor: calls.TaskExecutor | None = None,
         local_tasks: composite_executor.LocalTasks | None = None,
         keep_logs: bool = True,
+        waiting: Collection[int] = (),
     ) -> None:
         self._plan = plan
+        self._waiting = waiting
         self._storage = storage
         self._notifier = notifier
         # Always the same dict: empty as long as nobody listens.
@@ -196,6 +200,8 @@ class AtomLifecycle:
         call.priority = atom.priority
         if self._local_tasks is not None:
             call.local = atom in self._local_tasks
+            if node in self._waiting and action == calls.EXECUTE:
+                waits_module.begin(record, atom, time.time() if self.now is None else self.now)
         events = _StoredTaskEvents if self._kept else _TaskEvents
         call.events = events(self, node, not (self._in_process or call.local), record.attempt)
         call.captures = self._keeps_logs
@@ -344,6 +350,12 @@ class AtomLifecycle:
             self._add_event(record, self._plan.items[node], record.state, old_state, NO_RESULT)
         return False
 
+    def give_back_waits(self) -> None:
+        """Whatever waited for a signal when an earlier run died has not started: it waits again."""
+        for node in self._waiting:
+            if self._record(node).state == states.RUNNING:
+                self.give_back(node)
+
     def begin_again(self, node: int, now: float, over: bool) -> float:
         """A retry decided to run its flow again, and the flow is undone: enter RETRYING.
 
@@ -397,7 +409,8 @@ class AtomLifecycle:
             record = self._record(node)
             old_state = record.state
             self._fail_early.pop(node, None)
-            if old_state == states.PENDING and record.intention == states.EXECUTE:
+            untouched = old_state == states.PENDING and record.intention == states.EXECUTE
+            if untouched and node not in self._waiting:  # that may have waited, and was given back
                 continue
             self.retries.clear_backoff(record)
             self._storage.reset(record.name)
@@ -493,6 +506,10 @@ class AtomLifecycle:
             atom.notifier.notify(event_type, details)
 
     # -- helpers --------------------------------------------------------------------------------
+
+    def record(self, node: int) -> models.AtomDetail:
+        """What is known of an atom."""
+        return self._record(node)
 
     def _record(self, node: int) -> models.AtomDetail:
         record = self._storage.records[node]

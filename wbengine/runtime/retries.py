@@ -12,7 +12,7 @@ from wbengine import retry as retry_module
 from wbengine import storage as storage_module
 from wbengine.persistence import models
 from wbengine.runtime import plan as plan_module
-from wbengine.runtime import retry_decisions
+from wbengine.runtime import retry_decisions, waits
 from wbengine.types import failure as ft
 
 __all__ = ["RETRY_AT", "Retries", "RetryCall"]
@@ -150,6 +150,7 @@ class Retries:
 
     @staticmethod
     def clear_backoff(record: models.AtomDetail) -> None:
-        """A retry does not wait any more."""
+        """A retry, or a task that waited for a signal, does not wait any more."""
         if record.has_meta:
             record.meta.pop(RETRY_AT, None)
+            record.meta.pop(waits.WAITS_FOR, None)

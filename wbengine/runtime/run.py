@@ -32,6 +32,7 @@ from wbengine.runtime import atoms, retry_decisions, run_states, saving
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
+from wbengine.runtime import waits as waits_module
 from wbengine.runtime.control import (
     DEADLINE,
     Arrival,
@@ -87,8 +88,11 @@ class Run:
         never_resolve: bool,
         defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
+        waits: waits_module.Waits | None = None,
     ) -> None:
         self._plan = plan
+        #: None: no task waits for a signal.
+        self._waits = waits
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
@@ -127,7 +131,8 @@ class Run:
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
-        # What waits for its `eta`, by the (negative) number under which `_timers` wake it.
+        # What waits for its `eta`, or for a signal, by the (negative) number under which `_timers`
+        # wake it.
         self._held: dict[int, calls.Invocation] = {}
         self._holds = 0
         # When what happened was last written and told.
@@ -255,6 +260,8 @@ class Run:
         if due and not suspending:
             self._expire()  # first: what arrives now came too late
         granted = bool(self.stop_signal.requests) and self._grant_requests()
+        if self._waits is not None and self._waits.news:
+            self._end_waits(self._waits)
         woken = self._take_in() or due or granted
         if suspending:
             self._timers = None
@@ -351,6 +358,8 @@ class Run:
             tasks, late = self._refuse(tasks)
         if any(call.task.eta is not None or call.task.expires is not None for call in tasks):
             tasks = [call for call in tasks if self._may_start(call)]
+        if self._waits is not None:
+            tasks = self._without_waits(tasks, self._waits)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
@@ -520,14 +529,62 @@ class Run:
         if late is not None:
             self._inbox.put((call, late))
         elif call.not_before is not None and call.not_before > now:
-            if self._timers is None:
-                self._timers = timers_module.Timers()
-            self._holds -= 1
-            self._held[self._holds] = call
-            self._timers.set(self._holds, min(call.not_before, call.not_after or math.inf))
+            self._hold(call, min(call.not_before, call.not_after or math.inf))
         else:
             return True
         return False
+
+    def _hold(self, call: calls.Invocation, due: float) -> None:
+        """Keep a call here, until a moment at most."""
+        self._holds -= 1
+        self._held[self._holds] = call
+        if due < math.inf:
+            if self._timers is None:
+                self._timers = timers_module.Timers()
+            self._timers.set(self._holds, due)
+
+    # -- signals --------------------------------------------------------------------------------
+
+    @property
+    def awaits_signals(self) -> bool:
+        """Whether a task waits for a signal now; from any thread."""
+        waits = self._waits
+        return waits is not None and any(
+            call.node in waits.nodes for call in list(self._held.values())
+        )
+
+    def _without_waits(
+        self, tasks: list[calls.Invocation], waits: waits_module.Waits
+    ) -> list[calls.Invocation]:
+        """Hold back the calls that wait for signals, and return the others."""
+        begun = [
+            call for call in tasks if call.node in waits.nodes and call.action == calls.EXECUTE
+        ]
+        if not begun:
+            return tasks
+        waits.look()
+        now, wall = self._clock.monotonic(), self._clock.time()
+        for call in begun:
+            record = self._lifecycle.record(call.node)
+            if call.ticket is None:  # no executor has it, and the clock on the wall may be set
+                call.ticket = now + (waits_module.until(record) - wall)
+            outcome = waits.outcome(call, record, wall, over=now >= call.ticket)
+            if outcome is None:
+                self._hold(call, call.ticket)
+            else:
+                self._inbox.put((call, outcome))
+        return [call for call in tasks if call not in begun]
+
+    def _end_waits(self, waits: waits_module.Waits) -> None:
+        """Let go on what waited for a signal that is here now."""
+        waits.news = False
+        now = self._clock.time()
+        for key, call in list(self._held.items()):
+            if call.node in waits.nodes:
+                outcome = waits.outcome(call, self._lifecycle.record(call.node), now)
+                if outcome is not None:
+                    del self._held[key]
+                    self._inbox.put((call, outcome))
 
     def _begin_again(self, node: int, over: bool) -> bool:
         """A retry was handed out to run its flow again: False when it has to wait first."""

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from wbengine import _names, exceptions
 from wbengine.persistence import backends, base, leases, listing, models
 from wbengine.persistence.commands import FlowCommand
+from wbengine.signals import Signal
 from wbengine.testing import faults
 from wbengine.types.outline import Outline
 
@@ -268,6 +269,10 @@ class _FaultyConnection(base.Connection):
     def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
         self._write("clear_wish", lease, command)
 
+    def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
+        is_first: bool = self._write("put_signal", flow_uuid, signal)
+        return is_first
+
     # Reading.
 
     def validate(self) -> None:
@@ -302,6 +307,9 @@ class _FaultyConnection(base.Connection):
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
         return self._inner.commands(flow_uuids)
+
+    def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
+        return self._inner.signals(flow_uuids)
 
     def get_outline(self, flow_uuid: str) -> Outline | None:
         return self._inner.get_outline(flow_uuid)

@@ -40,7 +40,8 @@ class OutlineNode(NamedTuple):
 
     `parent` is the position of the flow that it is in (None: it is the outermost node), and `task`
     the name of the class or function that it is made of, for atoms.  `notes` say in words what a
-    picture should tell besides: its rule of joining, its deciders.
+    picture should tell besides: its rule of joining, its deciders.  `signal` is what a task waits
+    for that does nothing else (`task.WaitFor`).
     """
 
     name: str
@@ -48,6 +49,7 @@ class OutlineNode(NamedTuple):
     parent: int | None
     task: str | None = None
     notes: str | None = None
+    signal: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,18 @@ class Outline:
         """A short name for this structure, and no other."""
         return hashlib.sha256(self._packed).hexdigest()[:32]
 
+    @property
+    def signals(self) -> list[str]:
+        """What tasks wait for, each once."""
+        return list(dict.fromkeys(node.signal for node in self.nodes if node.signal is not None))
+
     def to_bytes(self) -> bytes:
         """Write it in few bytes."""
         return self._packed
 
     @cached_property
     def _packed(self) -> bytes:
-        names, kinds, parents, tasks, notes = zip(*self.nodes, strict=True)
+        names, kinds, parents, tasks, notes, signals = zip(*self.nodes, strict=True)
         befores = [edge[0] for edge in self.edges]
         numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
         told: dict[str, Any] = {
@@ -87,6 +94,8 @@ class Outline:
             "from": _steps(befores),
             "length": [after - before for before, after in self.edges],
         }
+        if any(signals):
+            told["signals"] = {number: signal for number, signal in enumerate(signals) if signal}
         return zlib.compress(_json_text.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
 
     @classmethod
@@ -117,11 +126,14 @@ def _unpacked(data: bytes) -> bytes:
 
 def _made(told: Mapping[str, Any]) -> Outline:
     tasks, notes = told["tasks"], {int(n): text for n, text in told["notes"].items()}
+    signals = {int(n): str(name) for n, name in told.get("signals", {}).items()}
     parents = (parent if parent >= 0 else None for parent in _sums(told["parents"]))
     columns = zip(told["names"], told["kinds"], parents, told["task"], strict=True)
     nodes = tuple(
         [
-            OutlineNode(name, _KINDS[kind], parent, tasks[task], notes.get(number))
+            OutlineNode(
+                name, _KINDS[kind], parent, tasks[task], notes.get(number), signals.get(number)
+            )
             for number, (name, kind, parent, task) in enumerate(columns)
         ]
     )

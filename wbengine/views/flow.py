@@ -143,7 +143,7 @@ class Building:
         for node in self._structure.atoms():
             record = records[node]
             state = (record.state if record is not None else None) or states.PENDING
-            name, kind, _, task, _ = nodes[node]
+            name, kind, _, task, *_ = nodes[node]
             why = None
             if state not in quiet:
                 why = waiting.of_atom(node, record, state, task, blocking, at)
@@ -204,6 +204,8 @@ class Building:
     def _is_queued(self, record: models.AtomDetail, state: str) -> bool:
         """As far as that is known: only workers tell when they begin."""
         if state not in _BUSY or record.items is not None or not self.situation.on_workers:
+            return False
+        if record.noted(waiting.WAITS_FOR) is not None:
             return False
         return self.situation.runs and record.started is None and record.progress is None
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import states
+from wbengine.runtime.waits import WAITS_FOR
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.structure import Structure
 
-__all__ = ["Blocking", "Situation", "of_atom", "of_flow"]
+__all__ = ["WAITS_FOR", "Blocking", "Situation", "of_atom", "of_flow"]
 
 #: Nothing that comes after these waits for them any more.
 SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
@@ -153,6 +154,8 @@ def of_atom(
 
 
 def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str | None:
+    if record is not None and (noted := record.noted(WAITS_FOR)) and state == states.RUNNING:
+        return _awaiting(noted, at)
     if not at.runs:
         done = "ran" if state == states.RUNNING else "was being reverted"
         return f"It {done} when its engine stopped; whoever resumes the flow finds out the rest."
@@ -169,6 +172,17 @@ def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str 
     if record.worker is not None:
         return f"{ago}; the worker that took it has no slot free for it yet."
     return f"{ago}; no worker has begun it yet."
+
+
+def _awaiting(noted: Any, at: Situation) -> str:
+    """Of a task that waits for a signal."""
+    end, when = noted["until"], ""
+    if end is not None:
+        rest = end - at.now
+        left = f"in {formatting.seconds(rest)}" if rest > 0 else "which is over"
+        when = f" (until {formatting.clock(end, at.now)}, {left})"
+    said = f"It waits for signal {noted['signal']!r}{when}"
+    return f"{said}." if at.runs else f"{said}; nobody runs the flow."
 
 
 def _retrying(record: Any, at: Situation) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from wbengine import _clock, _options, exceptions, states
 from wbengine.persistence import base, changes, leases, listing, models
+from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
 __all__ = ["MemoryBackend", "MemoryConnection"]
@@ -67,7 +68,7 @@ class KeptFlow:
 
     __slots__ = (
         "_atoms", "_chunks", "_items", "_name", "_turn", "book", "command", "detail", "lease",
-        "logs", "number", "outline", "until", "updated",
+        "logs", "number", "outline", "signals", "until", "updated",
     )  # fmt: skip
 
     def __init__(self, detail: models.FlowDetail, book: models.LogBook, number: int) -> None:
@@ -83,6 +84,7 @@ class KeptFlow:
         #: What the atoms logged, with the place of each chunk in the order of the flow.
         self.logs: dict[str, list[tuple[int, models.LogChunk]]] = {}
         self._chunks = itertools.count()
+        self.signals: dict[str, Signal] = {}
         self.updated = time.time()
         # What this store calls this flow in cursors.
         self._name = secrets.token_hex(6)
@@ -410,6 +412,20 @@ class MemoryConnection(base.Connection):
             kept = self._backend.flows.get(lease.flow)
             if kept is not None and kept.command == command._replace(epoch=lease.epoch):
                 kept.command = None
+
+    def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
+        with self._backend.lock:
+            return self._of(flow_uuid).signals.setdefault(signal.name, signal) == signal
+
+    def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
+        with self._backend.lock:
+            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            found = {uuid: [*flow.signals.values()] for uuid, flow in kept if flow is not None}
+        return {
+            uuid: sorted(signals, key=lambda one: (one.at, one.name))
+            for uuid, signals in found.items()
+            if signals
+        }
 
     def _holder(self, kept: KeptFlow) -> leases.Lease | None:
         return kept.lease if kept.until > self._backend.clock.monotonic() else None

@@ -18,6 +18,7 @@ from wbengine.persistence import base, leases, models
 from wbengine.persistence import listing as queries
 from wbengine.persistence.backends.sql import layout, listing, reading, rows, tables, writing
 from wbengine.persistence.backends.sql.statements import Statements
+from wbengine.signals import Signal
 from wbengine.types.outline import Outline
 
 __all__ = ["SQLBackend", "SQLConnection"]
@@ -417,6 +418,39 @@ class SQLConnection(base.Connection):
 
         self._transact(f"Forgetting a command about flow {lease.flow}", work)
         crashpoint("sql.after-wish-cleared-commit")
+
+    # -- signals --------------------------------------------------------------------------------
+
+    def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
+        told = {
+            "flow_uuid": flow_uuid, "name": signal.name, "value": signal.text, "at": signal.at,
+        }  # fmt: skip
+
+        def work(connection: sa.Connection) -> bool:
+            reading.lease(connection, self._sql, flow_uuid)  # it is there
+            connection.execute(self._sql.add_signal, told)
+            row = connection.execute(self._sql.signal, told).one()
+            crashpoint("sql.before-signal-commit")
+            return (row.value, row.at) == (signal.text, signal.at)
+
+        is_first = self._transact(f"Saving a signal to flow {flow_uuid}", work)
+        crashpoint("sql.after-signal-commit")
+        return is_first
+
+    def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
+        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, list[Signal]]()
+        if not (asked and self._backend.is_there()):
+            return found
+
+        def work(connection: sa.Connection) -> None:
+            found.clear()
+            for start in range(0, len(asked), _MOST_UUIDS):
+                some = {"uuids": asked[start : start + _MOST_UUIDS]}
+                for uuid, name, text, at in connection.execute(self._sql.signals, some):
+                    found.setdefault(uuid, []).append(Signal(name, text, at))
+
+        self._transact("Looking for signals", work, write=False)
+        return found
 
     # -------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ _ATOMS: Final = tables.ATOMS.name
 _ITEMS: Final = tables.ITEMS.name
 _LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
+_SIGNALS: Final = tables.SIGNALS.name
 
 #: The first insertion decides where a record belongs.
 _FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
@@ -127,6 +128,20 @@ class Statements:
         self.commands = sa.text(
             f"SELECT uuid, wish, lease_epoch FROM {_FLOWS} WHERE uuid IN :uuids"
             " AND wish IS NOT NULL AND lease_owner IS NOT NULL"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+
+        columns = ("flow_uuid", "name", "value", "at")
+        #: Unless there is one of its name.
+        self.add_signal = dialects.upsert(
+            dialect, _SIGNALS, columns, ("flow_uuid", "name"), keep=columns
+        )
+        # As it is now, whatever was read before.
+        self.signal = sa.text(
+            f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
+        )
+        self.signals = sa.text(
+            f"SELECT flow_uuid, name, value, at FROM {_SIGNALS} WHERE flow_uuid IN :uuids"
+            " ORDER BY at, name"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
         self.outline = sa.text(

@@ -15,7 +15,7 @@ from wbengine._sql import dialects
 
 __all__ = [
     "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LOGS", "METADATA", "OUTLINES", "SCHEDULES",
-    "VERSION_TABLE", "select",
+    "SIGNALS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Where alembic keeps which revision the layout is of.
@@ -164,6 +164,21 @@ OUTLINES: Final = sa.Table(
     sa.Column("outline", dialects.BYTES, nullable=False),
     sa.PrimaryKeyConstraint("flow_uuid", name="pk_wbe_outlines"),
     _inside("wbe_outlines", "flow_uuid", "wbe_flowdetails"),
+    **dialects.TABLE,
+)
+
+#: What was signalled to flows: of each name the first.
+SIGNALS: Final = sa.Table(
+    "wbe_signals",
+    METADATA,
+    _key("flow_uuid"),
+    _key("name"),
+    # Typed JSON.
+    _text("value", nullable=False),
+    # When it was given, on the clock of whoever did (unix seconds).
+    sa.Column("at", sa.Double, nullable=False),
+    sa.PrimaryKeyConstraint("flow_uuid", "name", name="pk_wbe_signals"),
+    _inside("wbe_signals", "flow_uuid", "wbe_flowdetails"),
     **dialects.TABLE,
 )
 

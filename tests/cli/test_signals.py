@@ -1,0 +1,60 @@
+"""`wbengine flow signal`: a flow is submitted, waits, is given its signal, and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.waiting import until
+from wbengine import engines, states
+from wbengine.persistence import backends
+
+FACTORY = "tests.support.signalled:flow"
+
+
+def test_flow_waits_until_it_is_signalled(wbengine: Command, home: Path) -> None:
+    store = f"sqlite:///{home}/flows.db"
+    words = ("--persistence", store)
+    uuid = wbengine("flow", "submit", FACTORY, *words).out.strip()
+    with backends.backend(store) as backend:
+        with contextlib.closing(backend.get_connection()) as connection:
+            detail = connection.get_flow_details(uuid)
+        engine = engines.load_from_detail(detail, backend=backend)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        until(lambda: "signal 'approved' (until " in wbengine("flow", "show", uuid, *words).out)
+        wrong = wbengine("flow", "signal", uuid, "aproved", *words)
+        assert wrong.code == 66 and "(did you mean 'approved'?)" in wrong.error
+        odd = wbengine("flow", "signal", uuid, "approved", "--value", "{no", *words)
+        assert odd.code == 2 and "it is no JSON" in odd.error
+        long = wbengine("flow", "signal", uuid, "approved", "--value", f'"{"x" * 70_000}"', *words)
+        assert long.code == 2 and "more than 65,536 bytes" in long.error
+        told = wbengine("flow", "signal", uuid, "approved", "--value", '{"by": "ann"}', *words)
+        assert (told.code, told.err) == (0, "")
+        assert told.out == f"signalled {uuid}: was given signal approved\n"
+        thread.join(60)
+        assert engine.storage.get_flow_state() == states.SUCCESS
+        assert engine.storage.fetch("found") == {"by": "ann"}
+    again = wbengine("flow", "signal", uuid, "approved", *words)
+    assert again.code == 1 and "has ended in SUCCESS" in again.error
+
+
+@pytest.mark.parametrize("value", [(), ("--value", "17")])
+def test_signal_before_the_flow_begins(
+    value: tuple[str, ...], wbengine: Command, home: Path
+) -> None:
+    words = ("--persistence", f"sqlite:///{home}/flows.db")
+    uuid = wbengine("flow", "submit", FACTORY, *words).out.strip()
+    told = wbengine("flow", "signal", uuid[:8], "approved", *value, "--json", *words)
+    assert told.json == {"schema": "wbengine/flow-signal/1", "uuid": uuid, "signal": "approved"}
+    twice = wbengine("flow", "signal", uuid, "approved", *words)
+    assert twice.code == 1 and "was given signal 'approved' before" in twice.error
+    assert wbengine("flow", "resume", uuid, *words).code == 0
+    assert wbengine("flow", "export", uuid, "-o", f"{home}/flow.json", *words).code == 0
+    found = json.loads((home / "flow.json").read_text())["signals"]
+    assert [signal[:2] for signal in found] == [["approved", "17" if value else "null"]]

@@ -1,0 +1,447 @@
+"""Tasks that wait for signals: they hold nothing, survive restarts, and go on with the value."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fresh import process
+from tests.support.waiting import until
+from tests.support.workers import worker_in_thread
+from wbengine import _clock, engines, exceptions, operations, retry, states, task
+from wbengine.engines import base as engine_base
+from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.persistence import backends, base, lease_renewer
+from wbengine.signals import Signal
+from wbengine.views import flow as views
+
+KINDS = ["serial", "one thread", "processes", "workers"]
+LINE = linear_flow.Flow
+
+
+class Step(task.Task):
+    def execute(self) -> str:
+        return self.name
+
+    def revert(self, **_: Any) -> None:
+        UNDONE.append(self.name)
+
+
+class Use(task.Task):
+    def execute(self, approval: Any) -> Any:
+        return ("used", approval)
+
+
+class Spoils(task.Task):
+    def execute(self) -> None:
+        raise LookupError("spoilt")
+
+
+UNDONE: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_undone() -> None:
+    UNDONE.clear()
+
+
+@pytest.fixture(params=KINDS)
+def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    if request.param == "workers":
+        with worker_in_thread("memory://signals", sys.modules[__name__], threads_count=1):
+            yield {"engine": "worker-based", "url": "memory://signals"}
+        return
+    yield {
+        "serial": {},
+        "one thread": {"engine": "parallel", "max_workers": 1},
+        "processes": {"engine": "parallel", "executor": "processes", "max_workers": 1},
+    }[request.param]
+
+
+@pytest.fixture(params=["none", "memory", "sqlite"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[base.Backend | None]:
+    if request.param == "none":
+        yield None
+        return
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/flows.db"
+    with backends.backend(url) as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[base.Backend]:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
+        yield made
+
+
+class Running:
+    """An engine in a thread."""
+
+    def __init__(self, engine: engine_base.Engine) -> None:
+        self.engine = engine
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.engine.run()
+        except Exception as error:
+            self.error = error
+
+    def state_of(self, name: str) -> Any:
+        return self.engine.storage.get_atom_state(name)
+
+    def waits(self, name: str = "wait-for-approved") -> Running:
+        until(lambda: self.engine.storage.get_flow_state() == states.RUNNING)
+        until(lambda: self.state_of(name) == states.RUNNING)
+        return self
+
+    def end(self) -> str:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        state: str = self.engine.storage.get_flow_state()
+        return state
+
+
+def approval(**options: Any) -> task.WaitFor:
+    return task.WaitFor("approved", provides="approval", **options)
+
+
+def line(**options: Any) -> linear_flow.Flow:
+    return LINE("f").add(Step("first"), approval(**options), Use("use", provides="found"))
+
+
+def again(before: engine_base.Engine, flow: Any, store: base.Backend, **more: Any) -> Any:
+    with store.get_connection() as connection:
+        detail = connection.get_flow_details(before.storage.flow_uuid)
+    return engines.load(flow, flow_detail=detail, backend=store, **more)
+
+
+def test_flow_goes_on_with_the_value(options: dict[str, Any], backend: base.Backend | None) -> None:
+    """In each kind of engine, with every store and without one; in a nested flow."""
+    flow = LINE("outer").add(line(timeout=600), Step("last"))
+    run = Running(engines.load(flow, backend=backend, **options)).waits()
+    assert run.state_of("first") == states.SUCCESS and run.state_of("use") == states.PENDING
+    value = {"by": "ann", "limits": (1, 2)}
+    run.engine.signal("approved", value)
+    assert run.end() == states.SUCCESS
+    assert run.engine.storage.fetch("found") == ("used", value)
+    with pytest.raises(exceptions.InvalidState, match="has ended in SUCCESS"):
+        run.engine.signal("approved", 2)
+
+
+def test_it_holds_no_thread(options: dict[str, Any]) -> None:
+    """Other tasks run meanwhile, where one thread, process or slot is all there is."""
+    waits = [task.WaitFor(f"s{number}") for number in range(20)]
+    flow = unordered_flow.Flow("f").add(*waits, *(Step(f"t{number}") for number in range(5)))
+    run = Running(engines.load(flow, **options))
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    until(lambda: all(run.state_of(f"t{number}") == states.SUCCESS for number in range(5)))
+    assert {run.state_of(one.name) for one in waits} == {states.RUNNING}
+    for one in waits:
+        run.engine.signal(one.signal)
+    assert run.end() == states.SUCCESS
+
+
+@pytest.mark.parametrize("signalled", ["before the run", "while another task runs"])
+def test_signal_before_its_task_begins_counts(
+    signalled: str, options: dict[str, Any], backend: base.Backend | None
+) -> None:
+    engine = engines.load(line(), backend=backend, **options)
+    if signalled == "before the run":
+        engine.signal("approved", 5)
+    else:
+        engine.atom_notifier.register(
+            states.SUCCESS,
+            lambda state, details: details["task_name"] == "first" and engine.signal("approved", 5),
+        )
+    engine.run()
+    assert engine.storage.fetch("found") == ("used", 5)
+
+
+def test_first_signal_counts_for_all_tasks_that_wait(backend: base.Backend | None) -> None:
+    flow = graph_flow.Flow("f").add(
+        task.WaitFor("s", provides="one", name="w1"), task.WaitFor("s", provides="two", name="w2")
+    )
+    engine = engines.load(flow, backend=backend)
+    engine.signal("s", 1)
+    with pytest.raises(exceptions.Duplicate, match="was given signal 's' before"):
+        engine.signal("s", 2)
+    with pytest.raises(exceptions.NotFound, match="No task of flow 'f' waits for a signal 'S'"):
+        engine.signal("S", 2)
+    with pytest.raises(exceptions.NotEncodable, match="signal 's'"):
+        engine.signal("s", object())
+    engine.run()
+    assert (engine.storage.fetch("one"), engine.storage.fetch("two")) == (1, 1)
+
+
+def test_engine_of_this_process_hears_at_once(
+    store: base.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of who knows the store by another backend: it does not look by itself here."""
+    monkeypatch.setattr(lease_renewer, "LOOK", 10_000.0)
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as other:
+        run = Running(engines.load(line(), backend=store)).waits()
+        operations.signal(other, run.engine.storage.flow_uuid, "approved", 1)
+        assert run.end() == states.SUCCESS
+
+
+def test_signal_from_elsewhere_is_heard_within_a_second(
+    store: base.Backend,
+) -> None:
+    run = Running(engines.load(line(), backend=store)).waits()
+    with store.get_connection() as connection:
+        connection.send_signal(run.engine.storage.flow_uuid, Signal.of("approved", 1, time.time()))
+    assert run.end() == states.SUCCESS
+
+
+# Time. --------------------------------------------------------------------------------------------
+
+
+def at(clock: _clock.Clock, flow: Any, **options: Any) -> Any:
+    engine = engines.load(flow, **options)
+    engine._clock = clock  # type: ignore[attr-defined]
+    return engine
+
+
+@pytest.mark.parametrize("kind", ["serial", "parallel"])
+def test_its_time_is_over(kind: str, backend: base.Backend | None) -> None:
+    """It fails, and what was done is undone."""
+    clock = _clock.ManualClock(1000.0)
+    engine = at(clock, line(timeout=3600), backend=backend, engine=kind)
+    with pytest.raises(exceptions.SignalTimeout, match="waited 3600 s for signal 'approved'"):
+        engine.run()
+    assert clock.time() == pytest.approx(4600.0)
+    assert engine.storage.get_flow_state() == states.REVERTED and UNDONE == ["first"]
+
+
+def test_its_time_counts_from_its_first_beginning(store: base.Backend) -> None:
+    """Whoever goes on with the flow; a suspension takes of it, too."""
+    clock = _clock.ManualClock(1000.0)
+    flow = line(timeout=3600)
+    engine = at(clock, flow, backend=store)
+    for state in engine.run_iter(timeout=1):
+        if state == states.WAITING and clock.time() >= 1100:
+            engine.suspend()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    clock.advance(3000 - (clock.time() - 1000))
+    later = again(engine, flow, store)
+    later._clock = clock
+    with pytest.raises(exceptions.SignalTimeout):
+        later.run()
+    assert clock.time() == pytest.approx(4600.0)
+
+
+def test_reset_gives_it_all_its_time(store: base.Backend) -> None:
+    clock = _clock.ManualClock(1000.0)
+    engine = at(clock, line(timeout=3600), backend=store)
+    for state in engine.run_iter(timeout=1):
+        if state == states.WAITING and clock.time() >= 1100:
+            engine.suspend()
+    engine.reset()
+    began = clock.time()
+    with pytest.raises(exceptions.SignalTimeout):
+        engine.run()
+    assert clock.time() == pytest.approx(began + 3600)
+
+
+def test_wall_clock_that_is_set_does_not_change_a_wait() -> None:
+    class Jumping(_clock.ManualClock):
+        def time(self) -> float:
+            return 5000.0 - 10 * self.monotonic()
+
+    clock = Jumping()
+    with pytest.raises(exceptions.SignalTimeout):
+        at(clock, line(timeout=60)).run()
+    assert clock.monotonic() == pytest.approx(60)
+
+
+@pytest.mark.parametrize("around", ["its own", "a retry"])
+def test_it_is_tried_again(around: str, backend: base.Backend | None) -> None:
+    """With all its time for each attempt."""
+    clock = _clock.ManualClock()
+    waits = approval(timeout=100)
+    if around == "its own":
+        waits.retries = 2
+        flow = LINE("f").add(waits)
+    else:
+        flow = LINE("f").add(LINE("tried", retry.Times(3)).add(Step("s"), waits))
+    engine = at(clock, flow, backend=backend)
+    with pytest.raises(exceptions.SignalTimeout):
+        engine.run()
+    assert clock.time() == pytest.approx(300)
+
+
+# Ends. --------------------------------------------------------------------------------------------
+
+
+def test_cancelling_ends_it(options: dict[str, Any], backend: base.Backend | None) -> None:
+    run = Running(engines.load(line(), backend=backend, **options)).waits()
+    assert run.engine.cancel(reason="nobody cares")
+    with pytest.raises(exceptions.Cancelled, match="nobody cares"):
+        run.end()
+    assert run.engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_failure_beside_it_ends_it(options: dict[str, Any], backend: base.Backend | None) -> None:
+    """It is undone with the rest, at once."""
+    flow = unordered_flow.Flow("f").add(approval(), LINE("l").add(Step("s"), Spoils("spoils")))
+    run = Running(engines.load(flow, backend=backend, **options))
+    with pytest.raises(LookupError, match="spoilt"):
+        run.end()
+    assert run.engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_deadline_ends_it(backend: base.Backend | None) -> None:
+    engine = at(_clock.ManualClock(), line(), backend=backend)
+    with pytest.raises(exceptions.DeadlineExceeded):
+        engine.run(deadline=30)
+    assert engine.storage.get_flow_state() == states.REVERTED
+
+
+def test_what_was_signalled_is_reverted_with_the_rest(options: dict[str, Any]) -> None:
+    flow = LINE("f").add(Step("first"), approval(), Spoils("spoils"))
+    engine = engines.load(flow, **options)
+    engine.signal("approved", 1)
+    with pytest.raises(LookupError):
+        engine.run()
+    assert engine.storage.get_atom_state("wait-for-approved") == states.REVERTED
+
+
+def test_suspended_flow_goes_on_waiting(options: dict[str, Any], store: base.Backend) -> None:
+    """Also with a signal that was given meanwhile, through the store."""
+    flow = line(timeout=600)
+    run = Running(engines.load(flow, backend=store, **options)).waits()
+    run.engine.suspend()
+    assert run.end() == states.SUSPENDED
+    assert run.state_of("wait-for-approved") == states.PENDING
+    later = Running(again(run.engine, flow, store, **options)).waits()
+    later.engine.suspend()
+    assert later.end() == states.SUSPENDED
+    operations.signal(store, run.engine.storage.flow_uuid, "approved", 3)
+    last = again(run.engine, flow, store, **options)
+    last.run()
+    assert last.storage.fetch("found") == ("used", 3)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from wbengine import engines, exceptions, retry, task
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.persistence import backends, base
+
+FOLDER = Path(sys.argv[1])
+
+class Notes(task.Task):
+    def execute(self, **given):
+        with open(FOLDER / "notes", "a") as file:
+            print(self.name, given.get("approval", ""), file=file)
+
+def flow():
+    return linear_flow.Flow("f").add(
+        Notes("first"), task.WaitFor("approved", timeout=3600, provides="approval"),
+        Notes("then", requires=["approval"]))
+
+with backends.backend(f"sqlite:///{FOLDER}/flows.db") as backend:
+    with backend.get_connection() as connection:
+        found = [row.uuid for row in connection.list_flows().flows]
+        detail = connection.get_flow_details(found[0]) if found else None
+    engine = engines.load(flow(), flow_detail=detail, backend=backend)
+    print(engine.storage.flow_uuid, flush=True)
+    def told(state, details):
+        print(details["task_name"], flush=True)
+    engine.atom_notifier.register("RUNNING", told)
+    engine.run()
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_engine_is_killed_while_it_waits(kills: int, store: base.Backend, tmp_path: Path) -> None:
+    """The signal is given meanwhile; another process goes on with it, and repeats nothing."""
+    since = set()
+    for _ in range(kills):
+        with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            uuid = child.stdout.readline().strip()
+            while child.stdout.readline().strip() != "wait-for-approved":
+                pass
+            with store.get_connection() as connection:
+                view = views.read(connection, uuid)
+                atoms = {atom.name: atom for atom in connection.get_atoms_for_flow(uuid)}
+            assert "signal 'approved' (until " in (view.waiting or "") and not view.queued
+            since.add(atoms["wait-for-approved"].meta["waits_for"]["until"])
+            child.kill()
+    with store.get_connection() as connection:
+        view = views.read(connection, uuid)
+        found = view.atom("wait-for-approved")
+    assert found is not None and "nobody runs the flow" in (found.waiting or "")
+    assert len(since) == 1
+    operations.signal(store, uuid, "approved", "yes")
+    with process("-c", PROGRAM, str(tmp_path), stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.read().endswith("ended\n")
+    assert (tmp_path / "notes").read_text() == "first \nthen yes\n"
+
+
+def test_undoing_that_was_interrupted_does_not_wait_again(store: base.Backend) -> None:
+    """The engine died after a task beside it had failed."""
+    flow = unordered_flow.Flow("f").add(approval(), Spoils("spoils"))
+    engine = engines.load(flow, backend=store, never_resolve=True)
+    with pytest.raises(LookupError):
+        engine.run()
+    with store.get_connection() as connection:
+        detail = connection.get_flow_details(engine.storage.flow_uuid)
+        for atom in detail:
+            if atom.name == "wait-for-approved":
+                atom.state = states.RUNNING
+        detail.state = states.RUNNING
+        connection.save_changes(detail, list(detail))
+    later = again(engine, flow, store)
+    with pytest.raises(LookupError):
+        later.run()
+    assert later.storage.get_flow_state() == states.REVERTED
+
+
+# What cannot be. ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("",), ValueError, "1 to 255 printable characters"),
+        ((3,), TypeError, "is a text, not 3"),
+        (("s", -1), ValueError, "seconds from 0 on, not -1"),
+        (("s", float("inf")), ValueError, "seconds from 0 on"),
+        (("s", "1h"), TypeError, "seconds or None, not '1h'"),
+    ],
+)
+def test_odd_arguments_are_refused(
+    arguments: tuple[Any, ...], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        task.WaitFor(*arguments)
+
+
+def test_map_runs_none() -> None:
+    with pytest.raises(TypeError, match="Map cannot run 'wait-for-s' for each item"):
+        task.Map(task.WaitFor("s"), over="items", item="item")
+
+
+def test_signal_that_cannot_be_read_is_a_failure(store: base.Backend) -> None:
+    engine = engines.load(line(), backend=store)
+    with store.get_connection() as connection:
+        odd = Signal("approved", '{"$wbe": "no such tag"}', 1.0)
+        connection.put_signal(engine.storage.flow_uuid, odd)
+    with pytest.raises(exceptions.InvalidFormat):
+        engine.run()
