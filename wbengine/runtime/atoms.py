@@ -151,7 +151,8 @@ class AtomLifecycle:
         # Calls that ended before they could be submitted.
         self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
-        self._incidents = Incidents(storage, notifier, on_progress)
+        # None: tasks run here, and no worker can be lost with one.
+        self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
         self.maps = Maps(
             storage,
             local_tasks,
@@ -444,7 +445,7 @@ class AtomLifecycle:
 
     def take_incidents(self) -> None:
         """Let what came by now be among the `events`, before all that is kept is written."""
-        if self._incidents.untold:
+        if self._incidents is not None and self._incidents.untold:
             self.events[:0] = self._incidents.take()  # of what is told to run already
 
     def deliver(self, stopped: Callable[[], bool] | None = None) -> None:
@@ -534,7 +535,9 @@ class _TaskEvents:
 
     def incident(self, event: str, worker: str | None) -> None:
         """See `Incidents.add`."""
-        self._lifecycle._incidents.add(self._node, self._attempt, event, worker)
+        incidents = self._lifecycle._incidents
+        if incidents is not None:
+            incidents.add(self._node, self._attempt, event, worker)
 
 
 class _StoredTaskEvents(_TaskEvents):

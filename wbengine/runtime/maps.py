@@ -97,7 +97,7 @@ class Maps:
         self,
         storage: storage_module.Storage,
         local_tasks: composite_executor.LocalTasks | None,
-        incidents: Incidents,
+        incidents: Incidents | None,
         *,
         in_process: bool,
         keep_log: Callable[[int, int, int, dict[str, Any]], None] | None = None,
@@ -393,7 +393,9 @@ class _ItemEvents:
 
     def incident(self, event: str, worker: str | None) -> None:
         """Its worker was lost, or it was sent again."""
-        self._maps.incidents.add(self._node, self._attempt, event, worker, self._item)
+        incidents = self._maps.incidents
+        if incidents is not None:
+            incidents.add(self._node, self._attempt, event, worker, self._item)
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)
