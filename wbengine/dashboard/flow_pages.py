@@ -148,7 +148,7 @@ class FlowPages:
             if found is None:
                 raise exceptions.NotFound(f"there is no task {wanted} in this flow")
             store = self._state.store
-            lines = store.logs(view.uuid, wanted, LINES)
+            lines = store.task_logs(view.uuid, wanted, found.name, LINES)
             shows = found.result is not None and self._state.redactor.show_values
             returned = store.returned(view.uuid, wanted) if shows else None
             return {

@@ -115,6 +115,16 @@ class Store:
         record = self.reading(lambda each: each.get_atom_details(atom))
         return self.redactor(uuid).value(record.last_results, record.name)
 
+    def task_logs(self, uuid: str, task_uuid: str, name: str, limit: int) -> list[logs.LogLine]:
+        """The latest lines of one task of a flow.
+
+        :raises NotFound: the flow is not kept.
+        """
+        redactor = self.redactor(uuid)
+        return self.reading(
+            lambda each: logs.of_task(each, uuid, task_uuid, name, redactor=redactor, limit=limit)
+        )
+
     def logs(self, uuid: str, task: str | None, limit: int) -> list[logs.LogLine]:
         """The latest lines that the tasks of a flow logged, or one of them.
 
