@@ -36,6 +36,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         ├── InvalidFormat                data is not of the promised form
         │   ├── NotEncodable *           a value cannot be sent or stored
         │   └── TooLarge *               a message exceeds the size limit
+        ├── NotTrusted *                 nobody who may say it signed it
         ├── TransportFailure *           the broker cannot be reached
         └── DisallowedAccess             not now: see `.state`
     NotImplementedError                  (the builtin one behind it) not made, and never will be
@@ -371,6 +372,10 @@ class NotEncodable(InvalidFormat):
 
 class TooLarge(InvalidFormat):
     """A message exceeds the size limit; it is never sent."""
+
+
+class NotTrusted(WbengineException):
+    """A message or record was not signed by who may say it, or was changed since."""
 
 
 class TransportFailure(WbengineException):

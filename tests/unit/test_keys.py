@@ -1,0 +1,185 @@
+"""Key files: who can read them, which key signs, which is trusted, and how they are rotated."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine import exceptions as exc
+from wbengine import keys
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "keys.json"
+    keys.write(made, keys.new()[keys.ANY])
+    return made
+
+
+@pytest.mark.parametrize("per_role", [False, True])
+def test_a_new_key_signs_and_is_trusted_by_all(per_role: bool) -> None:
+    rings = {role: keys.Keyring(made) for role, made in keys.new(per_role=per_role).items()}
+    for role, ring in rings.items():
+        key = ring.signing_key(NOW)
+        signature = key.sign("request", b"data")
+        for other in rings.values():
+            known = other.trusted(key.id, (role,), NOW)
+            assert known.verifies("request", b"data", signature)
+            assert not known.verifies("request", b"Data", signature)
+            assert not known.verifies("response", b"data", signature)
+
+
+def test_a_key_of_another_role_is_not_trusted() -> None:
+    rings = {role: keys.Keyring(made) for role, made in keys.new(per_role=True).items()}
+    worker = rings[keys.WORKER].signing_key(NOW)
+    with pytest.raises(exc.NotTrusted, match="'worker' must not"):
+        rings[keys.WORKER].trusted(worker.id, (keys.ENGINE,), NOW)
+
+
+def test_no_role_has_the_secret_of_another() -> None:
+    for role, made in keys.new(per_role=True).items():
+        assert [key["role"] for key in made["keys"] if "secret" in key] == [role]
+    assert "store" not in keys.new(per_role=True)[keys.WORKER]
+
+
+def test_a_key_that_is_not_known_is_not_trusted(path: Path) -> None:
+    with pytest.raises(exc.NotTrusted, match="no key of that id"):
+        keys.Keyring.load(path).trusted("other", keys.ROLES, NOW)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
+def test_a_file_that_others_can_read_or_change_is_refused(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    with pytest.raises(exc.InvalidFormat, match="chmod 600"):
+        keys.Keyring.load(path)
+
+
+def test_a_new_file_is_of_this_user_alone_and_replaces_none(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        keys.write(path, keys.new()[keys.ANY])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"role": "king"},
+        {"keys": []},
+        {"more": 1},
+        {"role": "engine"},
+        {"keys": [{"id": "a", "algorithm": "none", "role": "any"}]},
+        {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any"}]},
+        {"keys": [{"id": "a", "algorithm": "hmac-sha256", "role": "any", "secret": "A" * 42}]},
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(path: Path, change: dict[str, Any]) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(exc.InvalidFormat, match=r"keys\.json"):
+        keys.Keyring.load(path)
+
+
+def test_a_file_that_is_not_there_or_no_json_is_refused(path: Path) -> None:
+    with pytest.raises(exc.InvalidFormat, match="cannot be read"):
+        keys.Keyring.load(path.with_name("none"))
+    path.write_text("{")
+    with pytest.raises(exc.InvalidFormat, match="no JSON"):
+        keys.Keyring.load(path)
+
+
+def test_the_option_is_a_path_a_keyring_or_in_the_environment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(keys.VARIABLE, raising=False)
+    assert keys.keyring(None) is None
+    found = keys.keyring(str(path))
+    assert found is not None and keys.keyring(found) is found
+    monkeypatch.setenv(keys.VARIABLE, str(path))
+    found = keys.keyring(None)
+    assert found is not None and found.path == path
+
+
+def test_records_are_guarded_by_the_secret_of_the_store() -> None:
+    files = keys.new(per_role=True)
+    engine, operator = keys.Keyring(files[keys.ENGINE]), keys.Keyring(files[keys.OPERATOR])
+    mac = engine.mac("flow", b"record")
+    operator.verify_mac("flow", b"record", mac)
+    for purpose, data, told in [
+        ("flow", b"Record", mac),
+        ("atom", b"record", mac),
+        ("flow", b"record", "x" + mac),
+        ("flow", b"record", mac + "\udc80"),
+        ("flow", b"record", None),
+    ]:
+        with pytest.raises(exc.NotTrusted):
+            operator.verify_mac(purpose, data, told)
+    with pytest.raises(exc.NotTrusted, match="no secret for stores"):
+        keys.Keyring(files[keys.WORKER]).mac("flow", b"record")
+
+
+# Rotation.
+
+
+@pytest.mark.parametrize("per_role", [False, True])
+def test_a_rotated_key_signs_from_its_time_and_the_old_one_verifies_until_its_end(
+    per_role: bool,
+) -> None:
+    before = keys.new(per_role=per_role)
+    after = keys.rotated(copy.deepcopy(before), NOW + 60, NOW + 600, NOW)
+    for role in before:
+        old = keys.Keyring(before[role]).signing_key(NOW)
+        ring = keys.Keyring(after[role])
+        assert ring.signing_key(NOW + 59).id == old.id
+        new = ring.signing_key(NOW + 60)
+        assert new.id != old.id
+        for other in after.values():
+            assert keys.Keyring(other).trusted(new.id, (role,), NOW)
+            assert keys.Keyring(other).trusted(old.id, (role,), NOW + 600)
+            with pytest.raises(exc.NotTrusted, match="not valid any more"):
+                keys.Keyring(other).trusted(old.id, (role,), NOW + 601)
+
+
+def test_keys_whose_time_is_over_are_left_out_and_none_gets_a_longer_one() -> None:
+    first = keys.new()
+    second = keys.rotated(first, NOW, NOW + 10, NOW)
+    third = keys.rotated(second, NOW + 5, NOW + 100, NOW + 5)
+    assert [key.get("until") for key in third[keys.ANY]["keys"]] == [NOW + 10, NOW + 100, None]
+    fourth = keys.rotated(third, NOW + 50, NOW + 1000, NOW + 50)
+    assert [key.get("until") for key in fourth[keys.ANY]["keys"]] == [NOW + 100, NOW + 1000, None]
+
+
+def test_a_keyring_follows_its_file_and_keeps_what_it_has_if_that_is_damaged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring = keys.Keyring.load(path)
+    old = ring.signing_key(NOW)
+    files = keys.rotated({keys.ANY: json.loads(path.read_text())}, NOW, NOW + 600, NOW)
+    keys.write(path, files[keys.ANY], replace=True)
+    assert ring.signing_key(NOW + keys.LOOK_PERIOD - 1) is old
+    new = ring.signing_key(NOW + keys.LOOK_PERIOD)
+    assert new.id != old.id
+    path.write_text("{")
+    assert ring.signing_key(NOW + 2 * keys.LOOK_PERIOD).id == new.id
+    os.remove(path)
+    assert ring.signing_key(NOW + 3 * keys.LOOK_PERIOD).id == new.id
+    assert caplog.text.count("keys are used as they were") == 2
+
+
+# Bodies.
+
+
+def test_a_sealed_body_opens_with_its_key_and_what_it_is_bound_to() -> None:
+    ring = keys.Keyring(keys.new(encrypt=True)[keys.ANY])
+    key_id, sealed = ring.seal(b"secret", b"id")
+    assert b"secret" not in sealed
+    assert ring.open(key_id, sealed, b"id") == b"secret"
+    for wrong in [(key_id, sealed, b"other"), (key_id, sealed[:-1], b"id"), ("x", sealed, b"id")]:
+        with pytest.raises(exc.NotTrusted):
+            ring.open(*wrong)
