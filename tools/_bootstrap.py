@@ -17,7 +17,10 @@ VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, "wbengine-installed.json")
 OLDEST = (3, 10)
 #: What pip reads: a change of any of these means that it must be asked again.
-INPUTS = ("pyproject.toml", "setup.cfg", "setup.py")
+INPUTS = ("pyproject.toml", "setup.cfg", "setup.py", "tools/_requirements.txt")
+#: With all of these extras, what is installed are the releases of that file, checked by hashes
+#: (`tools/supply pin` writes it); with some, what setup.cfg asks for.
+PINNED = {"dev", "docs", "test"}
 
 
 def ensure_streams():
@@ -102,7 +105,7 @@ def _ensure(extras):
     wanted = sorted(set(extras) | set(installed or ()))
     target = f".[{','.join(wanted)}]" if wanted else "."
     say(f"installing {target} into .venv")
-    _pip(python, target)
+    _pip(python, target, pinned=set(wanted) >= PINNED)
     with open(STAMP, "w") as file:
         json.dump({"digest": _digest(), "extras": wanted}, file)
     return python
@@ -158,15 +161,35 @@ def _make(python):
         fail("cannot make .venv\n" + result + hint)
 
 
-def _pip(python, target):
+def _pip(python, target, pinned):
     if _run([python, "-m", "pip", "--version"]) is not None:
         _run([python, "-m", "ensurepip"])
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command.append("--no-input")
     if os.environ.get("CI"):  # where it is used once: Python compiles what is imported, not all
         command.append("--no-compile")
-    result = _run([*command, "--no-input", "--editable", target])
+    itself = ["--editable", target]
+    if pinned and _install_pinned(command):
+        itself = ["--no-deps", "--no-build-isolation", "--editable", "."]
+    result = _run([*command, *itself])
     if result is not None:
         fail("pip could not install what is needed\n" + result)
+
+
+def _install_pinned(command):
+    """Whether the pinned releases are there now.
+
+    An index that lacks some of them ends a run of CI; a developer gets what setup.cfg asks for, and
+    a line that says so.  A file of another content than the one that was pinned is never taken.
+    """
+    result = _run([*command, "--require-hashes", "--requirement", INPUTS[-1]])
+    if result is None:
+        return True
+    if os.environ.get("CI") or "HASHES" in result:
+        fail("pip could not install what is pinned in " + INPUTS[-1] + "\n" + result)
+    reason = result.splitlines()[-1]
+    say("not as pinned, but as setup.cfg asks for: " + reason)
+    return False
 
 
 def _run(command):

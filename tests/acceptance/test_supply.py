@@ -1,0 +1,184 @@
+"""What wbengine asks for, and what it is tested with: floors, bounds, hashes, and the audit."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.workers import REPOSITORY
+from tools import _supply
+
+PINS = REPOSITORY / "tools" / "_requirements.txt"
+PYTHONS = ("3.10.20", "3.11.15", "3.12.13", "3.13.12")
+
+
+def requirements() -> Iterator[Requirement]:
+    """All that setup.cfg asks for, whatever the extra, and what building takes."""
+    setup = configparser.ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg")
+    texts = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
+    for line in "\n".join(texts).splitlines():
+        if line.strip() and not line.startswith("wbengine["):
+            yield Requirement(line)
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    yield Requirement(re.findall(r'(?m)^requires = \["(.+)"\]', project)[0])
+
+
+def environment(python: str) -> dict[str, str]:
+    minor = ".".join(python.split(".")[:2])
+    return {"python_version": minor, "python_full_version": python, "sys_platform": "linux"}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_requirement_is_pinned_with_hashes(python: str) -> None:
+    """Otherwise `tools/supply pin` was not run after setup.cfg was changed."""
+    pinned = {}
+    for name, version, marker, hashes in _supply.pins(PINS.read_text(encoding="utf-8")):
+        assert hashes, name
+        if marker is None or Marker(marker).evaluate(environment(python)):
+            assert name not in pinned
+            pinned[canonicalize_name(name)] = version
+    for wanted in requirements():
+        if wanted.marker is None or wanted.marker.evaluate(environment(python)):
+            found = pinned.get(canonicalize_name(wanted.name))
+            assert found is not None, f"{wanted} is not pinned: run tools/supply pin"
+            assert wanted.specifier.contains(found), f"{wanted}, but {found} is pinned"
+
+
+def test_no_index_is_named_where_requirements_are() -> None:
+    assert "://" not in PINS.read_text(encoding="utf-8")
+
+
+#: The last release of each that an advisory names, as of November 2026; setup.cfg says which.
+KNOWN = {
+    "Jinja2": "3.1.5", "cryptography": "48.0.0", "Mako": "1.3.11", "PyMySQL": "1.1.0", "Pygments": "2.19.2", "h11": "0.14.0",
+    "msgpack": "1.2.0", "orjson": "3.11.5", "pytest": "9.0.2", "redis": "6.1.1",
+    "requests": "2.32.5", "setuptools": "82.0.1", "starlette": "1.3.0", "tornado": "6.5.7",
+    "urllib3": "2.6.3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "version"), KNOWN.items())
+def test_release_with_a_known_advisory_is_not_asked_for(name: str, version: str) -> None:
+    found = [wanted for wanted in requirements() if wanted.name == name]
+    assert found and all(not wanted.specifier.contains(version) for wanted in found), found
+
+
+#: Of which we use what may change in any release: the first that nobody has looked at.
+UNSEEN = {
+    "amqp": "5.5", "celery": "5.8", "kombu": "6.0", "redis": "9.0", "sse-starlette": "4.0",
+    "starlette": "2.0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "version"), UNSEEN.items())
+def test_release_that_nobody_has_looked_at_is_not_asked_for(name: str, version: str) -> None:
+    found = [wanted for wanted in requirements() if wanted.name == name and wanted.specifier]
+    assert found and all(not wanted.specifier.contains(version) for wanted in found), found
+
+
+def report(*dependencies: dict[str, Any]) -> str:
+    return json.dumps({"dependencies": dependencies, "fixes": []})
+
+
+FINE = {"name": "a", "version": "1", "vulns": []}
+BAD = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
+UNKNOWN = {"name": "c", "skip_reason": "Dependency not found"}
+
+
+@pytest.mark.parametrize(
+    ("said", "errors", "verdict", "why"),
+    [
+        (report(FINE), "", _supply.PASSED, "nothing is known of 1 releases"),
+        (report(FINE, BAD), "", _supply.FAILED, "b 2: CVE-1, fixed in 3"),
+        (report(FINE, UNKNOWN), "", _supply.FAILED, "could not be looked up: c"),
+        # pip-audit's exit code is 0 for this: it found nothing.
+        (report(UNKNOWN, UNKNOWN), "", _supply.SKIPPED, "none of 2 releases could be looked up"),
+        (report(), "", _supply.SKIPPED, "none of 0 releases could be looked up"),
+        ("", "Traceback\nrequests.exceptions.ConnectionError: x", _supply.SKIPPED, "Connection"),
+        ("", "Traceback\nKeyError: 'id'", _supply.FAILED, "KeyError: 'id'"),
+        ("[]", "", _supply.FAILED, "nothing was reported"),
+    ],
+)
+def test_audit_passes_only_if_each_release_was_looked_up(
+    said: str, errors: str, verdict: str, why: str
+) -> None:
+    found, told = _supply.verdict(said, errors)
+    assert found == verdict and why in told
+
+
+class Checkout:
+    """A folder that has our tools, a package index, and a file of pins."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tools = folder / "tools"
+        self._tools.mkdir()
+        source = (REPOSITORY / "tools" / "_bootstrap.py").read_bytes()
+        (self._tools / "_bootstrap.py").write_bytes(source)
+        self._index = folder / "index"
+        self._index.mkdir()
+        wheel = self._index / "pinned_thing-1.0-py3-none-any.whl"
+        about = "pinned_thing-1.0.dist-info"
+        with zipfile.ZipFile(wheel, "w") as file:
+            told = "Metadata-Version: 2.1\nName: pinned-thing\nVersion: 1.0\n"
+            file.writestr(f"{about}/METADATA", told)
+            told = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            file.writestr(f"{about}/WHEEL", told)
+            file.writestr(f"{about}/RECORD", "")
+        self.digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+    def install(self, version: str, digest: str, **variables: str) -> tuple[int, str, str]:
+        pin = f"pinned-thing=={version} \\\n    --hash=sha256:{digest}\n"
+        (self._tools / "_requirements.txt").write_text(pin, encoding="utf-8")
+        program = (
+            "import sys, _bootstrap as b; print(b._install_pinned([sys.executable, '-m', 'pip',"
+            f" 'install', '-q', '--dry-run', '--no-index', '--find-links', {str(self._index)!r}]))"
+        )
+        base = {name: value for name, value in os.environ.items() if name != "CI"}
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=self._tools,
+            env={**base, "PIP_CONFIG_FILE": os.devnull, **variables},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        return done.returncode, done.stdout.strip(), done.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_what_is_pinned_is_installed(checkout: Checkout) -> None:
+    assert checkout.install("1.0", checkout.digest, CI="1")[:2] == (0, "True")
+
+
+@pytest.mark.parametrize("variables", [{}, {"CI": "1"}], ids=["developer", "CI"])
+def test_file_of_another_content_is_never_taken(
+    checkout: Checkout, variables: dict[str, str]
+) -> None:
+    code, said, errors = checkout.install("1.0", "0" * 64, **variables)
+    assert (code, said) == (1, "") and checkout.digest in errors
+
+
+def test_index_without_a_pinned_release_ends_ci_and_no_developer(checkout: Checkout) -> None:
+    assert checkout.install("2.0", checkout.digest, CI="1")[:2] == (1, "")
+    code, said, errors = checkout.install("2.0", checkout.digest)
+    assert (code, said) == (0, "False")
+    assert errors.startswith("not as pinned, but as setup.cfg asks for: ") and "==2.0" in errors
