@@ -36,7 +36,7 @@ The tree (names and places are those TaskFlow users know; the ones marked * are 
         ├── InvalidFormat                data is not of the promised form
         │   ├── NotEncodable *           a value cannot be sent or stored
         │   └── TooLarge *               a message exceeds the size limit
-        ├── NotTrusted *                 nobody who may say it signed it
+        ├── NotTrusted *                 it is not believed: who signed it, what it names
         ├── TransportFailure *           the broker cannot be reached
         └── DisallowedAccess             not now: see `.state`
     NotImplementedError                  (the builtin one behind it) not made, and never will be
@@ -375,7 +375,9 @@ class TooLarge(InvalidFormat):
 
 
 class NotTrusted(WbengineException):
-    """A message or record was not signed by who may say it, or was changed since."""
+    """A message or record was not signed by who may say it, or was changed since; or a record names
+    what must not be called.
+    """
 
 
 class TransportFailure(WbengineException):

@@ -88,7 +88,7 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         context.given["log_level"] = "info" if value == 1 else "debug"
     elif name == "transport_options":
         context.given[name] = {**context.given.get(name, {}), **dict(value)}
-    elif name == "include":
+    elif name in ("include", "flows"):
         context.given[name] = [*context.given.get(name, ()), *value]
     else:
         context.given[name] = value
@@ -190,6 +190,9 @@ _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
         "help": "The job board of submitted flows: redis://queues/0 (that in the store)."}),
     (("-I", "--include"), {"metavar": "MODULE", "multiple": True,
         "help": "Import this module first (repeatable)."}),
+    (("--flows",), {"metavar": "MODULE[:NAME]", "multiple": True,
+        "help": "Make flows of records by what is in this module, or by this function, only"
+        " (repeatable; without it: by all but what is Python's or in an installed package)."}),
     (("--timeout",), {"type": _Seconds(),
         "help": "Seconds that a broker, store or worker has to answer (5)."}),
     (("--json/--no-json", "json"), {"default": None, "help": "Print JSON instead of tables."}),

@@ -65,6 +65,7 @@ class Settings:
     persistence: str | None = None
     board: str | None = None
     include: tuple[str, ...] = ()
+    flows: tuple[str, ...] = ()
     timeout: float = 5.0
     json: bool = False
     color: str = "auto"
@@ -128,7 +129,7 @@ def read(given: Mapping[str, Any], files: Sequence[File]) -> Settings:
     for name in SCHEMA["properties"]:
         origins.setdefault(name, DEFAULT)
     values = {**DEFAULTS, **values}
-    values["include"] = tuple(values["include"])
+    values |= {name: tuple(values[name]) for name in ("include", "flows")}
     known = {one.name for one in fields(Settings)}
     return Settings(
         **{name: value for name, value in values.items() if name in known},

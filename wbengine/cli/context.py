@@ -84,6 +84,13 @@ class Context:
             log_level = "warning"
         logs.install(log_level, settings.log_format, settings.color)
         self.import_here()
+        if settings.flows:
+            from wbengine.engines import allowed
+
+            try:
+                allowed.set_for_process(settings.flows)
+            except ValueError as error:
+                raise settings.failed("flows", errors.line_of(error)) from error
         for name in settings.include:
             try:
                 with _streams.aside():

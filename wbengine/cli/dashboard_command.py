@@ -115,6 +115,7 @@ def _environment(context: contexts.Context) -> dict[str, str]:
         "WBENGINE_URL": settings.url,
         "WBENGINE_EXCHANGE": settings.exchange,
         "WBENGINE_LEDGER": settings.ledger,
+        "WBENGINE_FLOWS": ",".join(settings.flows),
     }
     return {name: value for name, value in told.items() if value}
 

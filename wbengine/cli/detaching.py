@@ -31,10 +31,12 @@ def start(
     deadline: float | None = None,
     report: str | None = None,
     reason: str | None = None,
+    factory: str | None = None,
 ) -> int:
     """Start a process that goes on with a flow, see that it has begun, and print the uuid.
 
     :param operation: 'resume', 'retry' or 'revert'.
+    :param factory: what made the flow, where that was named here: it may do so there.
     :raises Failed: the process ended at once; the line says where its log is.
     """
     log = _log_file(uuid)
@@ -45,7 +47,7 @@ def start(
     with log.open("ab") as stream:
         process = subprocess.Popen(
             words,
-            env=_environment(context, operation, engine),
+            env=_environment(context, operation, engine, factory),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stream,
@@ -93,7 +95,9 @@ def _last_words(log: Path) -> str:
     return last.partition(": error: ")[2] or last
 
 
-def _environment(context: Context, operation: str, engine: str | None) -> dict[str, str]:
+def _environment(
+    context: Context, operation: str, engine: str | None, factory: str | None
+) -> dict[str, str]:
     """All settings: what is in the environment, others cannot see, unlike arguments."""
     settings = context.settings
     found = {
@@ -104,6 +108,7 @@ def _environment(context: Context, operation: str, engine: str | None) -> dict[s
         "WBENGINE_LOG_LEVEL": settings.log_level,
         "WBENGINE_LOG_FORMAT": settings.log_format,
         "WBENGINE_INCLUDE": ",".join(settings.include),
+        "WBENGINE_FLOWS": ",".join(settings.flows or ([] if factory is None else [factory])),
         "WBENGINE_TRANSPORT_OPTIONS": json.dumps(dict(settings.transport_options)),
     }
     if context.file is not None:

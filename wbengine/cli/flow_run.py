@@ -106,6 +106,7 @@ def command(
                 engine,
                 deadline=deadline,
                 report=report,
+                factory=factory,
             )
         return running.Running(
             context,

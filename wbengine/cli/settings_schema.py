@@ -69,6 +69,12 @@ SCHEMA: Final[dict[str, Any]] = {
             "items": {"type": "string", "minLength": 1},
             "description": "modules that are imported first",
         },
+        "flows": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "description": "modules, or functions as 'module:name', that may make the flows of"
+            " records; without any, all that is neither Python's own nor an installed package's",
+        },
         "timeout": {
             "type": "number",
             "exclusiveMinimum": 0,
@@ -93,6 +99,7 @@ SCHEMA: Final[dict[str, Any]] = {
 DEFAULTS: Final[dict[str, Any]] = {
     "transport_options": {},
     "include": [],
+    "flows": [],
     "schedules": {},
     **{
         name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found

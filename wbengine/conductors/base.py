@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wbengine import engines, exceptions
 from wbengine.compat.types import entity
-from wbengine.engines import loading
+from wbengine.engines import allowed, loading
 from wbengine.jobs import base as jobs
 from wbengine.listeners import base as listeners
 from wbengine.persistence import base as persistence_base
@@ -27,10 +27,12 @@ class Conductor(abc.ABC):
 
     `engine` (a kind, or a URI with options) and `engine_options` say how; `persistence` keeps the
     records of the flows.  `name` is the owner of its claims: several conductors may have the same.
+    `flows` are what may be called to make flows (see `engines.flow_from_detail`).
 
     :raises TypeError: `jobboard` is no board, or `persistence` no backend (but a URI, say).
     :raises NotFound: there is no such kind of engine.
-    :raises ValueError: the engine has no such option, or the option no such value.
+    :raises ValueError: the engine has no such option, or the option no such value; or `flows` names
+        what makes none.
     """
 
     #: The kind of entity that a board is told of.
@@ -43,6 +45,8 @@ class Conductor(abc.ABC):
         persistence: persistence_base.Backend | None = None,
         engine: str | None = None,
         engine_options: Mapping[str, Any] | None = None,
+        *,
+        flows: allowed.Flows = None,
     ) -> None:
         if not isinstance(jobboard, jobs.JobBoard):
             # Without its value: there may be a password in a URI.
@@ -61,6 +65,7 @@ class Conductor(abc.ABC):
         self._persistence = persistence
         self._engine = engine
         self._engine_options = dict(engine_options or {})
+        self._flows = allowed.of_process(flows)
         self._lock = threading.RLock()
         self._notifier = notifier.Notifier()
 
@@ -117,6 +122,7 @@ class Conductor(abc.ABC):
             store=store,
             engine=self._engine,
             backend=self._persistence,
+            flows=self._flows,
             **self._engine_options,
         )
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from wbengine import exceptions, states
 from wbengine.conductors.backends import impl_nonblocking
+from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
@@ -49,7 +50,8 @@ class ConductorService:
     `engine` (a kind, or a URI) and `engine_options` say how flows are run, and `max_simultaneous`
     how many at a time (default: one more than there are processors).  `schedules` are kept when it
     begins, in the place of those of their names, where `persistence` is a database; `clock` is
-    theirs, if not that of the database.
+    theirs, if not that of the database.  `flows` are what may be called to make flows (see
+    `engines.flow_from_detail`).
 
     :raises ValueError: there is no `board`, and `persistence` is no database; or `board` does not
         keep the job of a flow under its uuid.
@@ -68,6 +70,7 @@ class ConductorService:
         board: jobs.JobBoard | None = None,
         schedules: Iterable[Schedule] = (),
         clock: Callable[[], float] | None = None,
+        flows: allowed.Flows = None,
     ) -> None:
         self.name: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._persistence = persistence
@@ -87,13 +90,16 @@ class ConductorService:
             engine,
             engine_options,
             max_simultaneous_jobs=max_simultaneous,
+            flows=flows,
         )
         self._schedules = (
-            ScheduleService(persistence, self._board, clock=clock)
+            ScheduleService(persistence, self._board, clock=clock, flows=flows)
             if isinstance(persistence, sql.SQLBackend)
             else None
         )
         self._declared = tuple(schedules)
+        for schedule in self._declared:
+            allowed.note_named(schedule.factory)
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._connecting = False

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from wbengine import _codec, _names, exceptions
 from wbengine import flow as flow_module
 from wbengine import task as task_module
+from wbengine.engines import allowed
 
-__all__ = ["Factory", "flow_of", "is_flow", "make", "name_of", "note"]
+__all__ = [
+    "FLOW_OF",
+    "Factory",
+    "flow_of",
+    "is_flow",
+    "make",
+    "name_of",
+    "note",
+    "note_named",
+    "remake",
+]
+
+#: Makes the flow behind 'module:name', which may be the flow itself.
+FLOW_OF: Final = "wbengine.engines.factories.flow_of"
 
 Factory = Callable[..., Any] | str
 
@@ -39,16 +53,63 @@ def name_of(factory: Factory) -> str:
 
 
 def make(name: str, args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> Any:
-    """The flow (or task) that the factory of that name makes.
+    """The flow (or task) that the factory of that name makes, which this program names.
 
     :raises TypeError: the arguments are no list, or no dict.
     :raises NotAFlow: it made neither.
     """
+    _check(args, kwargs)
+    made = _made(f"Flow factory {name!r}", _names.load(name)(*(args or ()), **(kwargs or {})))
+    note_named(name, args)
+    return made
+
+
+def note_named(name: str, args: Iterable[Any] | None) -> None:
+    """This program named what makes a flow: it may do so again."""
+    path = _path(name, args)
+    allowed.note_named(name if path is None else path)
+
+
+def remake(
+    name: str,
+    args: Iterable[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    flows: allowed.Flows = None,
+) -> Any:
+    """The flow (or task) that the factory of that name makes, which a record names.
+
+    :param flows: what is allowed (see `allowed.AllowedFlows`).
+    :raises NotTrusted: it is not.
+    :raises ImportError: it cannot be found.
+    :raises Exception: what `make` raises.
+    """
+    _check(args, kwargs)
+    rules = allowed.of_process(flows)
+    path = _path(name, args)
+    if path is not None:
+        module = path.partition(":")[0]
+        try:
+            found = rules.load(path)
+        except ModuleNotFoundError as error:
+            raise _missing(module, error) from error
+        return found if is_flow(found) else _made(f"{path}()", found())
+    factory = rules.load(name)
+    return _made(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
+
+
+def _path(name: str, args: Iterable[Any] | None) -> str | None:
+    """What `flow_of` is called with; None: it is another factory."""
+    if name != FLOW_OF or args is None:
+        return None
+    found = list(args)
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
+
+
+def _check(args: Iterable[Any] | None, kwargs: Mapping[str, Any] | None) -> None:
     if args is not None and (isinstance(args, str) or not isinstance(args, Iterable)):
         raise TypeError(f"factory_args must be a list or tuple, not {args!r}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise TypeError(f"factory_kwargs must be a dict, not {kwargs!r}")
-    return _made(f"Flow factory {name!r}", _names.load(name)(*(args or ()), **(kwargs or {})))
 
 
 def note(

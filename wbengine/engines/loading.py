@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import storage as storage_module
-from wbengine.engines import action, async_run, base, factories
+from wbengine.engines import action, allowed, async_run, base, factories
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, listing, models
 from wbengine.persistence import base as persistence
@@ -36,7 +36,7 @@ ENGINES_NAMESPACE: Final = "wbengine.engines"
 ENGINE_DEFAULT: Final = "default"
 
 #: What makes flows that a version before has kept, by where that was then.
-_MOVED: Final = {"wbengine.operations.factories.flow_of": "wbengine.engines.factories.flow_of"}
+_MOVED: Final = {"wbengine.operations.factories.flow_of": factories.FLOW_OF}
 
 Backend = persistence.Backend | Mapping[str, Any] | str | None
 Store = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
@@ -263,6 +263,7 @@ def save_factory_details(
         name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
         noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
         _detail(flow_detail).meta[models.FACTORY] = noted
+        factories.note_named(name, factory_args)
         if kept is not None:
             with contextlib.closing(kept.get_connection()) as connection:
                 connection.save_changes(flow_detail, ())
@@ -299,9 +300,14 @@ def load_from_factory(
     return _load(flow, store, None, book, backend, namespace, engine, options, record)
 
 
-def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
+def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None) -> Any:
     """Make the flow again that `save_factory_details` noted.
 
+    :param flows: what may be called: modules, as 'orders', or functions in them, as 'orders:make';
+        without it what `$WBENGINE_FLOWS` names, with commas; without both what this program made
+        flows by, and what is neither Python's own nor of an installed package.
+    :raises NotTrusted: what made the flow is not among that.
+    :raises ImportError: it cannot be found.
     :raises ValueError: there is no such note.
     :raises TypeError: `flow_detail` is none.
     :raises NotAFlow: what was made is neither a flow nor a task.
@@ -310,7 +316,8 @@ def flow_from_detail(flow_detail: models.FlowDetail) -> Any:
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
     name = str(noted["name"])
-    return factories.make(_MOVED.get(name, name), noted.get("args"), noted.get("kwargs"))
+    args, kwargs = noted.get("args"), noted.get("kwargs")
+    return factories.remake(_MOVED.get(name, name), args, kwargs, flows)
 
 
 def load_from_detail(
@@ -319,11 +326,13 @@ def load_from_detail(
     backend: Backend = None,
     namespace: str = ENGINES_NAMESPACE,
     engine: str | None = ENGINE_DEFAULT,
+    *,
+    flows: allowed.Flows = None,
     **options: Any,
 ) -> base.Engine:
     """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped."""
     return load(
-        flow_from_detail(flow_detail),
+        flow_from_detail(flow_detail, flows),
         store=store,
         flow_detail=flow_detail,
         backend=backend,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from wbengine import _codec, _json_text, _names, exceptions, signals, states
 from wbengine._crash import crashpoint
-from wbengine.engines import async_run, base, factories, flow_errors, loading
+from wbengine.engines import allowed, async_run, base, factories, flow_errors, loading
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
@@ -27,9 +27,6 @@ from wbengine.storage import Storage
 
 __all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit"]
 
-
-#: Makes the flow behind 'module:name', which may be the flow itself.
-_FLOW_OF: Final = "wbengine.engines.factories.flow_of"
 
 #: The namespace of the uuids of the log books that stand for keys.
 _KEYS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
@@ -296,11 +293,16 @@ def new_flow(
     tags: Mapping[str, str] | None,
     name: str | None = None,
     uuid: str | None = None,
+    flows: allowed.AllowedFlows | None = None,
 ) -> tuple[models.FlowDetail, dict[str, Any]]:
     """The record of a flow that a conductor can run, which is not kept yet, and its inputs.
 
-    It raises what `submit` does.
+    :param flows: what may be called, where a store says what is; None: this program does.
+    :raises NotTrusted: it must not be called.
+    :raises Exception: what `submit` raises.
     """
+    if flows is not None:
+        flows.load(str(flow_factory))
     path, args = _importable(flow_factory, factory_args, factory_kwargs)
     made = loading.load_from_factory(
         path, args, factory_kwargs, inputs=inputs, name=name, tags=tags, uuid=uuid
@@ -362,7 +364,7 @@ def _importable(
     if factories.is_flow(found):
         if args is not None or kwargs is not None:
             raise ValueError(f"{name!r} is a flow, which takes no arguments")
-        return _FLOW_OF, [name]
+        return factories.FLOW_OF, [name]
     return name, args
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wbengine import engines, exceptions, states
+from wbengine.engines import factories
 from wbengine.persistence import base, models
 from wbengine.persistence.models import ENGINE
 
@@ -18,8 +19,6 @@ __all__ = ["Plan", "kind", "plan", "resume", "retry", "revert", "start"]
 RESUME: Final = "resume"
 RETRY: Final = "retry"
 REVERT: Final = "revert"
-
-_FACTORY: Final = "wbengine.engines.factories.flow_of"
 
 #: Atoms in these have done something that can be undone.
 _DONE: Final = (states.RUNNING, states.SUCCESS, states.FAILURE, states.REVERTING, states.RETRYING)
@@ -50,7 +49,7 @@ def start(
     :raises Duplicate: there is a flow with this uuid.
     """
     return engines.load_from_factory(
-        _FACTORY,
+        factories.FLOW_OF,
         [path],
         store=store,
         book=None if book is None else models.LogBook(book),
@@ -205,7 +204,8 @@ def kind(backend: base.Backend, uuid: str) -> str:
 
 def _kind(detail: models.FlowDetail) -> str:
     noted = detail.meta.get(ENGINE) if detail.has_meta else None
-    return noted if isinstance(noted, str) else "serial"
+    # A kind, and never a URI: records do not say which broker inputs are sent to.
+    return noted.partition(":")[0] if isinstance(noted, str) else "serial"
 
 
 def _detail(backend: base.Backend, uuid: str) -> models.FlowDetail:

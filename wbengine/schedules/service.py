@@ -10,7 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from wbengine import exceptions
-from wbengine.engines import submission
+from wbengine.engines import allowed, submission
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
@@ -31,6 +31,7 @@ class ScheduleService:
     posted afterwards: whoever serves the board does that, if this process dies before.
 
     :param clock: returns unix seconds, rather than the clock of the database.
+    :param flows: what may be called to make flows (see `engines.flow_from_detail`).
     """
 
     #: Seconds between two looks, at most: for what others changed.
@@ -46,9 +47,11 @@ class ScheduleService:
         board: jobs.JobBoard,
         *,
         clock: Callable[[], float] | None = None,
+        flows: allowed.Flows = None,
     ) -> None:
         self.schedules: Final = Schedules(persistence, clock=clock)
         self._board = board
+        self._flows = allowed.of_process(flows)
         # Until when, on the monotonic clock, by name.
         self._left_alone: dict[str, float] = {}
 
@@ -114,6 +117,7 @@ class ScheduleService:
             inputs=schedule.inputs_at(tick),
             tags=schedule.tags_at(tick),
             uuid=uuid,
+            flows=self._flows,
         )
         book, board = submission.new_book(flow), self._board
         priority = jobs.JobPriority.convert(schedule.priority)

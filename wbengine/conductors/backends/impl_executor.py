@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 from wbengine import engines, exceptions, states
 from wbengine.conductors import base
+from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
@@ -26,8 +27,9 @@ __all__ = ["ExecutorConductor"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: What makes a flow fails with these where its code is of another version; others may have it.
-_ELSEWHERE: Final = (ImportError, AttributeError)
+#: What makes a flow fails with these where its code is of another version, or is not allowed here;
+#: others may have it.
+_ELSEWHERE: Final = (ImportError, AttributeError, exceptions.NotTrusted)
 #: For so many seconds a job that could not be run is left alone, at first and at most.
 _SHORTEST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
@@ -68,7 +70,8 @@ class ExecutorConductor(base.Conductor):
     - the flow cannot be run (its inputs are missing, say): it is consumed;
     - `sys.exit()` or Ctrl-C interrupts the flow, or what makes it: it is abandoned, and left alone
       for a while.  In the thread of `run`, that raises the interruption;
-    - what makes the flow raises ImportError or AttributeError, as in an old deployment: likewise;
+    - what makes the flow raises ImportError or AttributeError, as in an old deployment, or is not
+      allowed here (`flows`): likewise;
     - no engine can be made for it: it is trashed.
 
     A claim lasts `CLAIM_SECONDS`, and is extended each third of that while the flow runs.  One that
@@ -116,8 +119,10 @@ class ExecutorConductor(base.Conductor):
         log: Any = None,
         max_simultaneous_jobs: int | None = None,
         executor_factory: Callable[[], futures.Executor] | None = None,
+        *,
+        flows: allowed.Flows = None,
     ) -> None:
-        super().__init__(name, jobboard, persistence, engine, engine_options)
+        super().__init__(name, jobboard, persistence, engine, engine_options, flows=flows)
         pause = self.WAIT_TIMEOUT if wait_timeout is None else wait_timeout
         pause = jobboard.LOOK_SECONDS if pause is None else pause
         if isinstance(pause, bool) or not isinstance(pause, int | float) or not pause > 0:
