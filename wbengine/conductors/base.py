@@ -116,6 +116,7 @@ class Conductor(abc.ABC):
     def _engine_from_job(self, job: jobs.Job) -> engines.Engine:
         """An engine for the flow of a job, with the inputs that its record and the job have."""
         detail = self._flow_detail_from_job(job)
+        jobs.verify(job)
         store = {**(detail.meta.get("store") or {}), **(job.details.get("store") or {})}
         return engines.load_from_detail(
             detail,

@@ -15,7 +15,7 @@ from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import storage as storage_module
 from wbengine.engines import action, allowed, async_run, base, factories
 from wbengine.patterns import linear_flow
-from wbengine.persistence import backends, listing, models
+from wbengine.persistence import backends, listing, macs, models
 from wbengine.persistence import base as persistence
 
 __all__ = [
@@ -164,6 +164,8 @@ def _load(
                 detail.meta[models.ENGINE] = kind
             if given:
                 storage_module.add_injected(detail, given)
+            if record.noted is not None:
+                detail.meta[models.FACTORY] = macs.signed_note(detail.meta[models.FACTORY], detail)
         elif kept is not None:
             _check_kept(detail, kept)
         made: base.Engine = factory(flow, detail, kept, {**defaults, **asked, **options})
@@ -262,7 +264,8 @@ def save_factory_details(
     with _lent(backend) as kept:
         name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
         noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
-        _detail(flow_detail).meta[models.FACTORY] = noted
+        detail = _detail(flow_detail)
+        detail.meta[models.FACTORY] = macs.signed_note(noted, detail)
         factories.note_named(name, factory_args)
         if kept is not None:
             with contextlib.closing(kept.get_connection()) as connection:
@@ -306,15 +309,18 @@ def flow_from_detail(flow_detail: models.FlowDetail, flows: allowed.Flows = None
     :param flows: what may be called: modules, as 'orders', or functions in them, as 'orders:make';
         without it what `$WBENGINE_FLOWS` names, with commas; without both what this program made
         flows by, and what is neither Python's own nor of an installed package.
-    :raises NotTrusted: what made the flow is not among that.
+    :raises NotTrusted: what made the flow is not among that; or there are keys (`WBENGINE_KEYS`),
+        and the note has no MAC of theirs.
     :raises ImportError: it cannot be found.
     :raises ValueError: there is no such note.
     :raises TypeError: `flow_detail` is none.
     :raises NotAFlow: what was made is neither a flow nor a task.
     """
-    noted = _detail(flow_detail).meta.get(models.FACTORY)
+    detail = _detail(flow_detail)
+    noted = detail.meta.get(models.FACTORY)
     if not isinstance(noted, Mapping) or "name" not in noted:
         raise ValueError(f"Flow detail {flow_detail.name!r} does not say what made its flow")
+    macs.verify(macs.FLOW, detail.uuid, noted)
     name = str(noted["name"])
     args, kwargs = noted.get("args"), noted.get("kwargs")
     return factories.remake(_MOVED.get(name, name), args, kwargs, flows)
@@ -330,7 +336,11 @@ def load_from_detail(
     flows: allowed.Flows = None,
     **options: Any,
 ) -> base.Engine:
-    """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped."""
+    """Load the flow of `flow_detail` (see `flow_from_detail`), to go on where it stopped.
+
+    :raises NotTrusted: also where there are keys, and an input is not the one it was made with.
+    """
+    macs.check_inputs(_detail(flow_detail))
     return load(
         flow_from_detail(flow_detail, flows),
         store=store,

@@ -18,12 +18,12 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from wbengine import _options, exceptions, states
-from wbengine.persistence import base, models
+from wbengine.persistence import base, macs, models
 from wbengine.types import notifier
 
 __all__ = [
     "CLAIMED", "POSTED", "REMOVAL", "FlowBoard", "Job", "JobBoard", "JobBoardIterator",
-    "JobPriority", "NotifyingJobBoard", "check_posting", "check_who",
+    "JobPriority", "NotifyingJobBoard", "check_who", "posting_details", "verify",
 ]  # fmt: skip
 
 _M = TypeVar("_M", bound=Callable[..., Any])
@@ -376,8 +376,9 @@ def _deadline(timeout: float | None) -> float | None:
     return time.monotonic() + _options.number("timeout", timeout)
 
 
-def check_posting(book: Any, details: Any) -> None:
-    """Refuse what no job has.
+def posting_details(uuid: str, book: Any, details: Any) -> dict[str, Any]:
+    """The details of a job to be posted, with a MAC where there are keys and they say more than
+    that the job is about the flow of its uuid.
 
     :raises TypeError: `book` is no log book, or `details` are no dict.
     """
@@ -385,6 +386,24 @@ def check_posting(book: Any, details: Any) -> None:
         raise TypeError(f"book must be a LogBook, not {book!r:.80}")
     if details is not None and not isinstance(details, Mapping):
         raise TypeError(f"details must be a dict, not {details!r:.80}")
+    told = dict(details or {})
+    if _says_more(uuid, told) and (mac := macs.sign(macs.JOB, uuid, told)) is not None:
+        told[macs.MAC] = mac
+    return told
+
+
+def verify(job: Job) -> None:
+    """Make sure that a job's details are those that were posted, if there are keys.
+
+    :raises NotTrusted: they are not.
+    """
+    if _says_more(job.uuid, job.details):
+        macs.verify(macs.JOB, job.uuid, job.details)
+
+
+def _says_more(uuid: str, details: Mapping[str, Any]) -> bool:
+    """Whether details say anything but that the job is about the flow of its uuid."""
+    return bool(details) and dict(details) != {"flow_uuid": uuid}
 
 
 def check_who(method: _M) -> _M:

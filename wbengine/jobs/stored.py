@@ -310,7 +310,7 @@ class StoredJobBoard(base.NotifyingJobBoard):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> StoredJob | None:
-        base.check_posting(book, details)
+        told_details = base.posting_details(uuid, book, details)
         if not _is_key(uuid):
             raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
         chosen = base.JobPriority.convert(priority)
@@ -318,7 +318,7 @@ class StoredJobBoard(base.NotifyingJobBoard):
             "uuid": uuid,
             "name": _options.text("name", name),
             "priority": chosen.value,
-            "details": _codec.pack(dict(details or {}), "details"),
+            "details": _codec.pack(told_details, "details"),
         }
         if book is not None:
             told["book"] = {"name": book.name, "uuid": book.uuid}

@@ -86,6 +86,7 @@ class ScheduleService:
 
     def _do(self, entry: Entry, now: float) -> float:
         entry.check_readable()
+        entry.check_trusted()
         schedule = entry.schedule
         if entry.wanted is not None:
             self._fire(entry, int(now), entry.wanted, lambda it: self.schedules.grant(it, entry))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from wbengine import _codec, _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.engines import loading, submission
-from wbengine.persistence import backends, models
+from wbengine.persistence import backends, macs, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables, writing
@@ -51,6 +51,7 @@ class Entry:
     noted: str | None
     revision: int
     unreadable: str | None = None
+    mac: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +71,10 @@ class Entry:
         """:raises InvalidFormat: this host cannot read the schedule."""
         if self.unreadable is not None:
             raise exceptions.InvalidFormat(f"Schedule {self.name!r} {self.unreadable}")
+
+    def check_trusted(self) -> None:
+        """:raises NotTrusted: there are keys, and it does not bear their MAC."""
+        macs.verify(macs.SCHEDULE, self.name, {**self.schedule.to_dict(), macs.MAC: self.mac})
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: ticks in ISO 8601, and of inputs the names only."""
@@ -122,7 +127,7 @@ class Schedules:
 
     def declare(self, schedule: Schedule, *, replace: bool = True) -> Entry:
         """As `add`, where what makes the flow need not be importable here."""
-        text = _text(schedule)
+        text = _text(schedule, macs.sign(macs.SCHEDULE, schedule.name, schedule.to_dict()))
 
         def work(connection: sa.Connection) -> None:
             now = self._now(connection)
@@ -134,7 +139,7 @@ class Schedules:
                 connection.execute(self._sql.add, row)
                 kept = self._find(connection, schedule.name, lock=True)
                 assert kept is not None
-            is_same = not kept.unreadable and _text(kept.schedule) == text
+            is_same = not kept.unreadable and _text(kept.schedule, kept.mac) == text
             if not replace and not (is_new and is_same):
                 raise exceptions.Duplicate(f"There is a schedule {schedule.name!r} already")
             if not is_same:
@@ -408,9 +413,11 @@ def _opened(backend: loading.Backend) -> Iterator[persistence.Backend]:
 
 
 def _entry(row: sa.RowMapping) -> Entry:
-    told, unreadable = dict[str, Any](), None
+    told: Any = {}
+    mac = unreadable = None
     try:
         told = _codec.unpack(json.loads(row["definition"]))
+        mac = told.pop(macs.MAC, None) if isinstance(told, dict) else None
         schedule = Schedule.from_dict(row["name"], told)
     except Exception as error:  # of a newer version, of a zone that is not here, or damaged
         unreadable = f"cannot be read here: {error}"
@@ -420,6 +427,7 @@ def _entry(row: sa.RowMapping) -> Entry:
         paused=bool(row["paused"]),
         noted=row["trouble"],
         unreadable=unreadable,
+        mac=mac,
         **{
             name: row[name]
             for name in ("next_tick", "due", "last_tick", "last_flow", "wanted", "revision")
@@ -427,8 +435,9 @@ def _entry(row: sa.RowMapping) -> Entry:
     )
 
 
-def _text(schedule: Schedule) -> str:
-    return rows.text_of(_codec.pack(schedule.to_dict(), "schedule"))
+def _text(schedule: Schedule, mac: str | None) -> str:
+    told = schedule.to_dict()
+    return rows.text_of(_codec.pack({**told, macs.MAC: mac} if mac else told, "schedule"))
 
 
 def _times(schedule: Schedule) -> tuple[Any, ...]:

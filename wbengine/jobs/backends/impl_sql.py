@@ -305,8 +305,8 @@ class SQLJobBoard(base.NotifyingJobBoard):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> dict[str, Any]:
-        base.check_posting(book, details)
-        packed = _codec.pack(dict(details), "details") if details else None
+        told = base.posting_details(uuid, book, details)
+        packed = _codec.pack(told, "details") if told else None
         return {
             "uuid": uuid,
             "board": self.namespace,
