@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,29 +44,117 @@ def test_there_are_some() -> None:
     assert UNITS and MANIFESTS
 
 
+def service_of(path: Path) -> dict[str, list[str]]:
+    """All values of each setting: one may be given several times."""
+    _, _, section = path.read_text(encoding="utf-8").partition("[Service]\n")
+    found: dict[str, list[str]] = {}
+    for line in section.partition("\n[")[0].splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_starts_what_there_is(path: Path) -> None:
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read_string(path.read_text(encoding="utf-8"))
-    service = unit["Service"]
+    service = {name: values[-1] for name, values in service_of(path).items()}
     check(shlex.split(service["ExecStart"]))
     found = re.search(r"--drain-timeout (\d+)", service["ExecStart"])
     if found is not None:
         assert int(service["TimeoutStopSec"]) >= int(found[1]) + 15
-    assert unit["Install"]["WantedBy"] == "multi-user.target"
+    assert path.read_text(encoding="utf-8").endswith("\n[Install]\nWantedBy=multi-user.target\n")
+
+
+#: What a unit is to say, each for itself.
+CONFINED = {
+    "AmbientCapabilities": [""],
+    "CapabilityBoundingSet": [""],
+    "DevicePolicy": ["closed"],
+    "KeyringMode": ["private"],
+    "LimitCORE": ["0"],
+    "LockPersonality": ["yes"],
+    "MemoryDenyWriteExecute": ["yes"],
+    "NoNewPrivileges": ["yes"],
+    "PrivateDevices": ["yes"],
+    "PrivateTmp": ["yes"],
+    "ProtectClock": ["yes"],
+    "ProtectControlGroups": ["yes"],
+    "ProtectHome": ["yes"],
+    "ProtectHostname": ["yes"],
+    "ProtectKernelLogs": ["yes"],
+    "ProtectKernelModules": ["yes"],
+    "ProtectKernelTunables": ["yes"],
+    "ProtectProc": ["invisible"],
+    "ProtectSystem": ["strict"],
+    "RemoveIPC": ["yes"],
+    "RestrictAddressFamilies": ["AF_INET AF_INET6 AF_UNIX"],
+    "RestrictNamespaces": ["yes"],
+    "RestrictRealtime": ["yes"],
+    "RestrictSUIDSGID": ["yes"],
+    "StateDirectoryMode": ["0700"],
+    "SystemCallArchitectures": ["native"],
+    "SystemCallFilter": ["@system-service", "~@privileged @resources"],
+    "UMask": ["0077"],
+}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+@pytest.mark.parametrize("setting", CONFINED)
+def test_unit_is_confined(setting: str, path: Path) -> None:
+    assert service_of(path).get(setting) == CONFINED[setting]
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_unit_is_of_no_root_and_has_limits(path: Path) -> None:
+    said = service_of(path)
+    assert said["User"] not in ([], ["root"], ["0"])
+    assert re.fullmatch(r"\d+G", said["MemoryMax"][0]) and int(said["TasksMax"][0]) <= 1000
+    assert said["StateDirectory"] == ["orders"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_understands_a_unit_and_finds_little_exposed(path: Path, tmp_path: Path) -> None:
+    """Its programs and its user are not on this host."""
+    text = re.sub(r"/srv/orders/\S+", "/bin/true", path.read_text(encoding="utf-8"))
+    text = text.replace("WorkingDirectory=/bin/true\n", "").replace(
+        "User=orders\n", "User=daemon\n"
+    )
+    unit = tmp_path / path.name.replace("@", "@1")
+    unit.write_text(text, encoding="utf-8")
+    for words in (["verify"], ["security", "--offline=true", "--threshold=20"]):
+        done = subprocess.run(
+            ["systemd-analyze", *words, str(unit)], capture_output=True, text=True, timeout=60
+        )
+        if "nrecognized option" in done.stderr:
+            pytest.skip("this systemd cannot judge a file")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Unknown" not in done.stderr, done.stderr
+
+
+def documents() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            yield path.name, document
+
+
+def templates() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, document in documents():
+        spec = document["spec"]
+        template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
+        if template is not None:
+            yield name, template
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in MANIFESTS:
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-            spec = document["spec"]
-            template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
-            if template is not None:
-                yield path.name, template["spec"]
+    for name, template in templates():
+        yield name, template["spec"]
 
 
-@pytest.mark.parametrize("pod", [pytest.param(pod, id=name) for name, pod in pods()])
+each_pod = pytest.mark.parametrize("pod", [pytest.param(pod, id=name) for name, pod in pods()])
+
+
+@each_pod
 def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     words = [*container["command"], *container.get("args", ())]
@@ -82,6 +171,85 @@ def test_a_pod_starts_what_there_is_and_its_probes_have_ports(pod: dict[str, Any
             assert pod["terminationGracePeriodSeconds"] >= int(found[1]) + 15
 
 
+@each_pod
+def test_pod_is_not_root_and_shares_nothing_with_its_node(pod: dict[str, Any]) -> None:
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["runAsUser"] >= 10_000 <= context["runAsGroup"]
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert all(set(volume) == {"name", "emptyDir"} for volume in pod["volumes"])
+
+
+@each_pod
+def test_container_of_a_pod_writes_to_a_small_folder_and_gains_no_rights(
+    pod: dict[str, Any],
+) -> None:
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+    assert pod["volumes"][0]["emptyDir"]["sizeLimit"].endswith("Mi")
+
+
+@each_pod
+def test_container_of_a_pod_has_limits(pod: dict[str, Any]) -> None:
+    (container,) = pod["containers"]
+    limits = container["resources"]["limits"]
+    assert set(limits) == {"cpu", "memory", "ephemeral-storage"}
+    assert set(container["resources"]["requests"]) == set(limits)
+
+
+def policies() -> dict[str, dict[str, Any]]:
+    found = [document for _, document in documents() if document["kind"] == "NetworkPolicy"]
+    return {policy["metadata"]["name"]: policy["spec"] for policy in found}
+
+
+def names_of(selector: dict[str, Any]) -> set[str]:
+    """The values of the label `app` that a selector chooses."""
+    exact = selector.get("matchLabels", {}).get("app")
+    (rule,) = selector.get("matchExpressions", [{"values": []}])
+    return {exact} if exact is not None else set(rule["values"])
+
+
+def test_nobody_reaches_anybody_unless_a_policy_says_so() -> None:
+    nobody = policies()["orders-nobody"]
+    assert nobody == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    for name, policy in policies().items():
+        for way, side in (("ingress", "from"), ("egress", "to")):
+            for rule in policy.get(way, ()):
+                assert rule[side] and rule["ports"], name  # without one, all are meant
+        assert set(policy["policyTypes"]) >= {
+            way.title() for way in policy if way.endswith("gress")
+        }
+
+
+def test_who_reaches_the_broker_and_the_store_is_let_in_there() -> None:
+    said = policies()
+    users = {template["metadata"]["labels"]["app"] for _, template in templates()}
+    assert names_of(said["orders-broker"]["podSelector"]) == users
+    assert names_of(said["orders-store"]["podSelector"]) == users - {"orders-worker"}
+    for way, place in (("orders-broker", "orders-redis"), ("orders-store", "orders-postgres")):
+        (rule,) = said[place]["ingress"]
+        (source,) = rule["from"]
+        assert names_of(source["podSelector"]) == names_of(said[way]["podSelector"])
+        there = {"to": [{"podSelector": said[place]["podSelector"]}], "ports": rule["ports"]}
+        assert there in said[way]["egress"]
+
+
+def test_a_policy_names_ports_that_pods_have() -> None:
+    for _, template in templates():
+        for container in template["spec"]["containers"]:
+            ports = {port["containerPort"] for port in container.get("ports", ())}
+            policy = policies().get(template["metadata"]["labels"]["app"], {"ingress": ()})
+            for rule in policy["ingress"]:
+                assert {port["port"] for port in rule["ports"]} <= ports
+
+
 def services() -> dict[str, Any]:
     """Those of ours; the image's program is `wbengine`."""
     found = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
@@ -96,6 +264,34 @@ def test_container_starts_what_there_is(name: str) -> None:
         if (found := re.fullmatch(r"--drain-timeout=(\d+)", word)) is not None:
             assert int(service["stop_grace_period"].removesuffix("s")) >= int(found[1]) + 15
     assert 'ENTRYPOINT ["wbengine"]' in (COMPOSE.parent / "Dockerfile").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", services())
+def test_container_of_compose_is_confined(name: str) -> None:
+    service = services()[name]
+    assert service["read_only"] is True and service["tmpfs"] == ["/tmp"]
+    assert service["cap_drop"] == ["ALL"] and "cap_add" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"] and service["pids_limit"] <= 1000
+    assert not service.get("privileged")
+
+
+def test_only_the_dashboard_is_reached_from_outside() -> None:
+    compose = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    assert compose["networks"]["inside"] == {"internal": True}
+    for name, service in compose["services"].items():
+        outside = name == "dashboard"
+        assert service["networks"] == (["inside", "outside"] if outside else ["inside"])
+        assert ("ports" in service) == outside
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_image_runs_as_a_user_with_a_number_that_is_not_root() -> None:
+    """By a name, Kubernetes cannot tell that it is not."""
+    lines = (COMPOSE.parent / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    users = [line.split()[1] for line in lines if line.startswith("USER ")]
+    assert users == ["10001"]
+    assert any("--uid 10001" in line for line in lines)
 
 
 def test_no_password_is_on_a_command_line() -> None:
