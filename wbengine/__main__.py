@@ -8,6 +8,11 @@ __all__ = ["main"]
 
 _INTERRUPTED = 130
 
+if __name__ == "__main__":  # before anything else is imported
+    from wbengine import _import_path
+
+    _import_path.put_current_folder_last()
+
 
 def main() -> int:
     """Run the command; returns the exit code."""

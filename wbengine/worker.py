@@ -29,4 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    from wbengine import _import_path
+
+    _import_path.put_current_folder_last()
     sys.exit(main())

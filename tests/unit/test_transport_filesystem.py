@@ -218,7 +218,7 @@ def test_orphaned_claims_without_holder_come_back(root, connect):
     channel = _declare(connect())
     _publish(channel, 1)
     (name,) = os.listdir(root / "queues" / "q")
-    (root / "claims" / "gone").mkdir()
+    (root / "claims" / "gone").mkdir(0o700)
     os.rename(root / "queues" / "q" / name, root / "claims" / "gone" / f"q={name}")
     connect()  # perhaps somebody is just about to become a holder
     assert channel.basic_get("q") is None

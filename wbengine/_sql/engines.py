@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -179,6 +180,7 @@ def _pool(told: options.Options) -> dict[str, Any]:
 def _listen(engine: sa.Engine, told: options.Options) -> None:
     if told.dialect == dialects.SQLITE:
         if not told.in_memory:
+            sa.event.listen(engine, "do_connect", _make_private)
             sa.event.listen(engine, "first_connect", _refuse_network)
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -210,6 +212,17 @@ def _prepare(told: options.Options) -> str:
     return (
         f"SET {', '.join(parts)} /*M!100300 , SESSION idle_transaction_timeout = {_IDLE_SECONDS} */"
     )
+
+
+def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> None:
+    """Make the file for its owner only: what sqlite writes beside it has the mode of the file.
+
+    One that is there is left as it is; what cannot be made sqlite tells of.
+    """
+    path = str(arguments[0]) if arguments else ""
+    if not path.startswith("file:") and os.path.isdir(os.path.dirname(path) or "."):
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _refuse_network(connection: Any, record: Any) -> None:

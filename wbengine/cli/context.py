@@ -123,10 +123,12 @@ class Context:
             return False
 
     def import_here(self) -> None:
-        """Let modules of the current folder be found, as Python itself does."""
+        """Let modules of the current folder be found, after all that is installed: a file there
+        takes the place of no module of Python's or of a package.
+        """
         here = os.getcwd()
         if here not in sys.path:
-            sys.path.insert(0, here)
+            sys.path.append(here)
 
     @contextlib.contextmanager
     def backend(

@@ -466,7 +466,8 @@ def _context() -> mp_context.BaseContext:
     # Not on top: some platforms have none.
     from multiprocessing import forkserver
 
-    forkserver.set_forkserver_preload(["__main__", *PRELOAD])
+    # First of all what says where modules are looked for.
+    forkserver.set_forkserver_preload([PRELOAD[0], "__main__", *PRELOAD[1:]])
     return multiprocessing.get_context("forkserver")
 
 

@@ -91,6 +91,10 @@ def _of_folder(words: str, folder: str | None) -> Finding:
         fix = f"let it belong to who runs this: chown -R {os.geteuid()} {path}; or use another one"
     elif "open to other users" in words:
         fix = f"chmod 700 {path}"
+    elif "written by other users" in words:
+        fix = f"chmod go-w {path}"
+    elif "is a symlink" in words:
+        fix = f"remove the symlink {path}: somebody else may have put it there"
     elif "not a folder" in words:
         fix = f"remove the file {path}, or name another folder with --url filesystem:///PATH"
     else:

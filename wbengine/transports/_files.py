@@ -89,7 +89,8 @@ def ordered() -> str:
 
 
 def make_folder(path: str, *, private: bool = False) -> str:
-    """Make a folder (mode 0700) unless it is there, and check that it is ours; its absolute path.
+    """Make a folder (mode 0700) unless it is there, and check that it is ours, and that others may
+    not write to it; its absolute path.
 
     With `private` it must also be closed to others and no symlink.
 
@@ -102,7 +103,8 @@ def make_folder(path: str, *, private: bool = False) -> str:
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass
-        if private and os.path.islink(path):
+        link = os.lstat(path)
+        if stat.S_ISLNK(link.st_mode) and (private or link.st_uid not in (os.geteuid(), 0)):
             raise exceptions.TransportFailure(f"folder {path} is a symlink: refusing to use it")
         found = os.stat(path)
     except OSError as exc:
@@ -116,12 +118,35 @@ def make_folder(path: str, *, private: bool = False) -> str:
             f"folder {path} belongs to user id {found.st_uid}, not to {os.geteuid()}: "
             "refusing to use it"
         )
-    if private and found.st_mode & 0o077:
+    if found.st_mode & (0o077 if private else 0o022):
+        does, mode = ("is open to", "700") if private else ("can be written by", "go-w")
         raise exceptions.TransportFailure(
-            f"folder {path} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): "
-            f"refusing to use it; `chmod 700 {path}` closes it"
+            f"folder {path} {does} other users (mode {stat.S_IMODE(found.st_mode):04o}): "
+            f"refusing to use it; `chmod {mode} {path}` closes it"
         )
     return path
+
+
+def check_folders(path: str) -> None:
+    """Make sure that all folders in a folder of ours are ours, too, and closed to others.
+
+    Later nobody else can put one there.
+
+    :raises TransportFailure: one is not, or is a symlink.
+    """
+    with os.scandir(path) as found:
+        for each in found:
+            try:
+                is_folder = each.is_symlink() or each.is_dir(follow_symlinks=False)
+                seen = each.stat(follow_symlinks=False)
+            except FileNotFoundError:  # it has just been removed
+                continue
+            if is_folder and (
+                not stat.S_ISDIR(seen.st_mode)
+                or seen.st_uid != os.geteuid()
+                or seen.st_mode & 0o077
+            ):
+                make_folder(each.path, private=True)  # it says what is wrong
 
 
 def read(path: str, limit: int) -> bytes:

@@ -78,8 +78,9 @@ class Tree:
         spare = f"{self.root}/spare"
         folders = (self.exchanges, self.queues, self.claims, self.holders, self.temp)
         for folder in (*folders, self.rejected, spare):
-            if not os.path.isdir(folder):
-                _files.make_folder(folder)
+            _files.make_folder(folder, private=True)
+        for folder in (self.exchanges, self.queues, self.claims):
+            _files.check_folders(folder)
         self.spares = _files.spares(spare, self.temp)
         _files.sweep_temp(self.temp)
         self._sweep_stale()

@@ -54,7 +54,7 @@ class DirectoryLedger(base.Ledger):
         try:
             self._root = _files.make_folder(folder)
             for name in _FOLDERS:
-                os.makedirs(f"{self._root}/{name}", mode=0o700, exist_ok=True)
+                _files.make_folder(f"{self._root}/{name}", private=True)
             self._digest = self._identity()
         except (OSError, exceptions.TransportFailure) as exc:
             raise exceptions.LedgerFailure(f"ledger {folder} cannot be used: {exc}") from exc

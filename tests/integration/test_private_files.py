@@ -1,0 +1,113 @@
+"""What is written on this host is for its owner only, and what others may have put there is not
+used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wbengine import engines, exceptions, task
+from wbengine.engines.worker_based.ledger import open_ledger
+from wbengine.persistence import backends
+from wbengine.transports import filesystem
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    """What is made is for all, unless it says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+class Nothing(task.Task):
+    def execute(self) -> None:
+        pass
+
+
+def modes(folder: Path) -> dict[str, int]:
+    found = {path.name: path.stat().st_mode for path in folder.rglob("*")}
+    return {name: stat.S_IMODE(mode) for name, mode in found.items() if stat.S_ISREG(mode)}
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/flows.db", "dir://{}"])
+def test_a_store_in_a_file_is_for_its_owner_only(url: str, tmp_path: Path) -> None:
+    """What sqlite writes beside it, too; one that is there is left as it is."""
+    with contextlib.closing(backends.fetch(url.format(tmp_path))) as store:
+        with contextlib.closing(store.get_connection()) as connection:
+            connection.upgrade()
+        engines.load(Nothing(), backend=store)
+        found = modes(tmp_path)
+        assert {"flows.db", "flows.db-wal", "flows.db-shm"} <= set(found)
+        assert set(found.values()) == {0o600}
+    (tmp_path / "flows.db").chmod(0o640)
+    with contextlib.closing(backends.fetch(url.format(tmp_path))) as store:
+        engines.load(Nothing(), backend=store)
+        assert modes(tmp_path)["flows.db"] == 0o640
+
+
+def test_a_ledger_in_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    with contextlib.closing(open_ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.open("a" * 32, 1)
+        assert set(modes(tmp_path).values()) == {0o600}
+
+
+FOLDERS = ("exchanges", "queues", "claims", "holders", "temp", "rejected", "spare")
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "queues/q", "exchanges/x", "claims/c"])
+def test_folders_of_a_broker_that_others_may_have_made_are_not_used(
+    name: str, tmp_path: Path
+) -> None:
+    """Of a folder that is named as of the one that is not, at any depth."""
+    root, path, other = tmp_path / "broker", tmp_path / "broker" / name, tmp_path / "other"
+    os.mkdir(root, 0o755)  # as a user makes it
+    filesystem.Tree(str(root)).declare_queue("q")
+    path.mkdir(0o700, exist_ok=True)
+    filesystem.Tree(str(root))
+    path.chmod(0o750)
+    with pytest.raises(exceptions.TransportFailure, match=f"{name} is open to other users"):
+        filesystem.Tree(str(root))
+    path.chmod(0o700)
+    path.rename(other)
+    path.symlink_to(other)
+    with pytest.raises(exceptions.TransportFailure, match=f"{name} is a symlink"):
+        filesystem.Tree(str(root))
+    path.unlink()
+    other.rename(path)
+    filesystem.Tree(str(root))
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+        with pytest.raises(exceptions.TransportFailure, match=f"{name} belongs to user id 12345"):
+            filesystem.Tree(str(root))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o722, 0o1777])
+@pytest.mark.parametrize("kind", ["broker", "ledger"])
+def test_a_folder_that_others_may_write_to_is_not_used(
+    kind: str, mode: int, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(mode)
+    with pytest.raises(exceptions.WbengineException, match="can be written by other users"):
+        _ = filesystem.Tree(str(root)) if kind == "broker" else open_ledger(f"dir://{root}")
+    root.chmod(0o755)
+    _ = filesystem.Tree(str(root)) if kind == "broker" else open_ledger(f"dir://{root}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_a_symlink_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.mkdir(0o700)
+    link.symlink_to(mine)
+    filesystem.Tree(str(link))
+    os.chown(link, 12345, -1, follow_symlinks=False)
+    with pytest.raises(exceptions.TransportFailure, match="link is a symlink"):
+        filesystem.Tree(str(link))
