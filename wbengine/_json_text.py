@@ -38,6 +38,9 @@ def writer(allow_nan: bool) -> Callable[[Any], str]:
 
 
 text_of: Final = writer(allow_nan=False)
+_sorted_text: Final = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":")
+).encode
 
 
 def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
@@ -58,6 +61,19 @@ def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
         except (TypeError, ValueError):
             pass  # long integers, lone surrogates, keys that are no strings, or what is no tree
     return text_of(tree).encode("utf-8", errors)
+
+
+def canonical(tree: Any) -> bytes:
+    """As `encode`, the same for the same values, whatever the order of keys; it is not read again.
+
+    :raises ValueError, TypeError, RecursionError: it cannot be written.
+    """
+    if orjson is not None:
+        try:
+            return orjson.dumps(tree, None, _SORTED)
+        except (TypeError, ValueError):
+            pass
+    return _sorted_text(tree).encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes) -> Any:
@@ -176,3 +192,4 @@ _OPTIONS: Final = (
     | orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
 )
+_SORTED: Final = 0 if orjson is None else _OPTIONS | orjson.OPT_SORT_KEYS

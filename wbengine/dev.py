@@ -66,14 +66,23 @@ class DevServer:
         self.persistence = f"sqlite:///{self.folder}/flows.db"
         try:
             self.worker = worker.Worker(
-                "default", topic, modules, url=self.url, pool="threads", concurrency=concurrency
+                "default",
+                topic,
+                modules,
+                url=self.url,
+                pool="threads",
+                concurrency=concurrency,
+                keys="none",
             )
             backend = backends.fetch(self.persistence)
             self._ends.callback(backend.close)
             with contextlib.closing(backend.get_connection()) as connection:
                 connection.upgrade()
             self._conductor = service.ConductorService(
-                backend, engine="workers", engine_options={"url": self.url}, schedules=schedules
+                backend,
+                engine="workers",
+                engine_options={"url": self.url, "keys": "none"},
+                schedules=schedules,
             )
             self._site = None if port is None else self._make_site(port, backend)
         except BaseException:
@@ -87,10 +96,14 @@ class DevServer:
         from wbengine import dashboard
         from wbengine.views import fleet
 
-        told = {"WBENGINE_URL": self.url, "WBENGINE_PERSISTENCE": self.persistence}
+        told = {
+            "WBENGINE_URL": self.url,
+            "WBENGINE_KEYS": "none",
+            "WBENGINE_PERSISTENCE": self.persistence,
+        }
         return dashboard.Site(
             backend, port=port, allow_actions=True, show_values=True,
-            fleet=fleet.Fleet(url=self.url), runner=dashboard.Runner(told),
+            fleet=fleet.Fleet(url=self.url, keys="none"), runner=dashboard.Runner(told),
         )  # fmt: skip
 
     @property

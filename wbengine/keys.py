@@ -26,7 +26,7 @@ from wbengine import exceptions as exc
 from wbengine.types.schemas import Schema
 
 __all__ = [
-    "ANY", "ED25519", "ENGINE", "HMAC", "OPERATOR", "ROLES", "VARIABLE", "WORKER",
+    "ANY", "ED25519", "ENGINE", "HMAC", "NONE", "OPERATOR", "ROLES", "VARIABLE", "WORKER",
     "Key", "Keyring", "keyring",
 ]  # fmt: skip
 
@@ -34,6 +34,8 @@ LOG = logging.getLogger(__name__)
 
 #: It names the key file where nothing else does.
 VARIABLE: Final = "WBENGINE_KEYS"
+#: In place of a file: no keys, whatever the environment says.
+NONE: Final = "none"
 
 HMAC: Final = "hmac-sha256"
 ED25519: Final = "ed25519"
@@ -327,15 +329,32 @@ class Keyring:
                 LOG.info("keys were read again from %s", self.path)
 
 
-def keyring(value: str | Path | Keyring | None) -> Keyring | None:
-    """The keyring of an option `keys`: that of a file, or itself; None: `WBENGINE_KEYS`, if set.
+def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
+    """The keyring of an option `keys`: that of a file, or itself; None: `WBENGINE_KEYS`, if set;
+    `'none'`: there is none.  If `roles` are given, it has to be of one of these, or shared.
+
+    :raises InvalidFormat: see `Keyring.load`.
+    :raises ValueError: it is of another role.
+    """
+    path = value or os.environ.get(VARIABLE)
+    if not path or path == NONE:
+        return None
+    found = path if isinstance(path, Keyring) else Keyring.load(path)
+    if roles and found.role not in (*roles, ANY):
+        raise ValueError(
+            f"keys of role {found.role!r} do not speak for {roles[0]!r}: give the file of that role"
+        )
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a key file.
 
     :raises InvalidFormat: see `Keyring.load`.
     """
-    if isinstance(value, Keyring):
-        return value
-    path = value or os.environ.get(VARIABLE)
-    return Keyring.load(path) if path else None
+    Keyring.load(path)
+    content: dict[str, Any] = _read(path)[0]
+    return content
 
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:

@@ -92,7 +92,7 @@ OF_NOBODY: tuple[Words, ...] = (
 #: Told of in tests of their own.
 ELSEWHERE: tuple[Words, ...] = (
     ("doctor",), ("dev",), ("serve",), ("db", "move"), ("flow", "import"), ("flow", "submit"),
-    ("queues", "retry"), ("schedule", "add"),
+    ("queues", "retry"), ("schedule", "add"), ("keys", "new"), ("keys", "show"), ("keys", "rotate"),
 )  # fmt: skip
 
 #: What brings a store up to date, or only tells its version: no older one is an error for it.

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "dev": _here("dev_command", "Broker, store, worker and dashboard in one, to try things."),
     "doctor": _here("doctor_command", "Find out what is wrong, and how to fix it."),
     "config": _here("config_command", "Show settings, and where they come from."),
+    "keys": _here("keys_command", "Look after the keys that messages are signed with."),
     "plugins": _here("plugins_command", "Show what other packages bring along."),
     "completion": _here("completion_command", "Print what lets a shell complete commands."),
 }

@@ -184,6 +184,8 @@ _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--transport-option", "transport_options"), {"type": _KeyValue(), "multiple": True,
         "help": "Option of the transport (repeatable)."}),
     (("--ledger",), {"metavar": "URL", "help": "The ledger of the workers (the broker's own)."}),
+    (("--keys", "keys"), {"metavar": "FILE",
+        "help": "The keys that messages are signed with ($WBENGINE_KEYS; see `wbengine keys`)."}),
     (("--persistence",), {"metavar": "URL",
         "help": "The store of flows: sqlite:////var/lib/flows.db (a folder of this user)."}),
     (("--board",), {"metavar": "URL",

@@ -62,6 +62,7 @@ class Settings:
     transport: str | None = None
     transport_options: Mapping[str, Any] = field(default_factory=dict)
     ledger: str | None = None
+    keys: str | None = None
     persistence: str | None = None
     board: str | None = None
     include: tuple[str, ...] = ()

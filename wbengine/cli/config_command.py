@@ -109,7 +109,7 @@ def schema(context: contexts.Context) -> None:
     }
     whole = {
         **settings_schema.SCHEMA,
-        "properties": {**settings_schema.SCHEMA["properties"], **tables},
+        "properties": {**tables, **settings_schema.SCHEMA["properties"]},
         "additionalProperties": False,
     }
     context.printer.raw(json.dumps(whole, indent=2))

@@ -115,7 +115,7 @@ def _environment(
         found[config.VARIABLE] = os.path.abspath(context.file)
     if engine is not None:
         found[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
-    for name in ("url", "transport", "ledger"):
+    for name in ("url", "transport", "ledger", "keys"):
         value = getattr(settings, name)
         if value is not None:
             found[f"WBENGINE_{name.upper()}"] = value

@@ -63,6 +63,7 @@ def _run(context: contexts.Context, /, min_workers: int, celery_queue: tuple[str
         transport=settings.transport,
         transport_options=settings.transport_options,
         ledger=settings.ledger,
+        keys=settings.keys,
         persistence=settings.store,
         board=settings.board,
         timeout=settings.timeout,

@@ -10,9 +10,10 @@ from wbengine.cli import errors
 
 if TYPE_CHECKING:
     from wbengine.cli.config import Settings
+    from wbengine.keys import Keyring
     from wbengine.views.fleet import Fleet, WorkerView
 
-__all__ = ["check", "heard", "made", "nobody", "opened", "wait"]
+__all__ = ["check", "heard", "keys", "made", "nobody", "opened", "wait"]
 
 #: Seconds to wait for a worker where one is not there: those that are answer at once.
 _WAIT: Final = 2.0
@@ -35,9 +36,23 @@ def made(settings: Settings) -> Fleet:
             transport=settings.transport,
             transport_options=settings.transport_options,
             timeout=min(settings.timeout, _LONGEST),
+            keys=keys(settings),
         )
     except (ValueError, TypeError, ImportError) as error:
         raise settings.failed("url", errors.line_of(error)) from error
+
+
+def keys(settings: Settings) -> Keyring | None:
+    """The keys that `settings` name.
+
+    :raises Failed: they cannot be used.
+    """
+    from wbengine import exceptions, keys
+
+    try:
+        return keys.keyring(settings.keys)
+    except exceptions.InvalidFormat as error:
+        raise settings.failed("keys", errors.line_of(error)) from error
 
 
 @contextlib.contextmanager

@@ -230,6 +230,7 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
         "transport": settings.transport,
         "transport_options": dict(settings.transport_options) or None,
         "ledger": settings.ledger,
+        "keys": settings.keys,
     }
     given = dict(urllib.parse.parse_qsl(engine.partition("?")[2]))
     options = {
@@ -237,6 +238,8 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
         for name, value in told.items()
         if name in known and value is not None and name not in given
     }
+    if "keys" in options:
+        fleets.keys(settings)
     if "url" in known:
         fleets.check(settings, {**options, **given})
     return options

@@ -62,6 +62,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "transport": _text("kombu transport, such as filesystem or memory"),
         "transport_options": {"type": "object", "description": "options of the transport"},
         "ledger": _text("the ledger of the workers; without one, that of the broker"),
+        "keys": _text("the file of the keys that messages are signed with; 'none': they are not"),
         "persistence": _text("the store of flows; without one, a folder of this user"),
         "board": _text("the job board of submitted flows; without one, that in the store"),
         "include": {

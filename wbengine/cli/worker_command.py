@@ -264,6 +264,7 @@ def _make(options: SimpleNamespace) -> tuple[Any, Any, Any]:
         ledger=options.ledger,
         name=options.name,
         result_ttl=options.result_ttl,
+        keys=options.keys,
     )
     return made, watch, observer
 

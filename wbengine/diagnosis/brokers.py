@@ -63,7 +63,9 @@ def reach(place: Place) -> Iterator[Finding]:
 
 def fleet(place: Place) -> fleets.Fleet:
     """Who works there, not opened."""
-    return fleets.Fleet(timeout=min(place.timeout, _ANSWER), **place.engine_options)
+    return fleets.Fleet(
+        timeout=min(place.timeout, _ANSWER), keys=place.keys, **place.engine_options
+    )
 
 
 def _unreached(target: Any, words: str) -> Finding:

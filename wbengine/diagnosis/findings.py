@@ -52,6 +52,7 @@ class Place:
     transport: str | None = None
     transport_options: Mapping[str, Any] = field(default_factory=dict)
     ledger: str | None = None
+    keys: str | None = None
     persistence: str | None = None
     board: str | None = None
     timeout: float = 5.0

@@ -32,7 +32,7 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
     try:
         serving = worker.Worker(
             topic=topic, tasks=[Echo], concurrency=1, ledger=place.ledger, result_ttl=None,
-            drain_timeout=1.0, **place.engine_options,
+            drain_timeout=1.0, keys="none", **place.engine_options,
         )  # fmt: skip
     except (ValueError, ImportError, exceptions.WbengineException) as error:
         yield bad("round trip", line(error), "mend what is found wrong above")
@@ -71,7 +71,7 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
 def _ask(place: Place, topic: str) -> bool:
     flow = linear_flow.Flow("doctor").add(Echo("echo"))
     word = f"{time.time()}"
-    options: dict[str, Any] = {"ledger": place.ledger, "topics": [topic]}
+    options: dict[str, Any] = {"ledger": place.ledger, "topics": [topic], "keys": "none"}
     engine = engines.load(
         flow, store={"word": word}, engine="worker-based", transition_timeout=place.timeout,
         **options, **place.engine_options,

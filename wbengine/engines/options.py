@@ -129,7 +129,7 @@ LOCAL: Final[Mapping[str, Option]] = {
 #: What a `WorkerTaskExecutor` is made with, which has the defaults.
 WORKER_EXECUTOR: Final[Mapping[str, Option]] = {
     **dict.fromkeys(("url", "exchange", "transport", "transport_options"), Option()),
-    **dict.fromkeys(("retry_options", "interop", "ledger"), Option()),
+    **dict.fromkeys(("retry_options", "interop", "ledger", "keys"), Option()),
     "topics": Option(_names_in),
     "transition_timeout": Option(_seconds),
     "worker_expiry": Option(_seconds),

@@ -207,7 +207,7 @@ _BACK: Final = (
     + LABEL
     + UNCLAIM
     + """
-local function put_back(who, field, seen, unheard)
+local function put_back(who, field, seen, unheard, refused)
   local h = P .. 'h:' .. who
   local held = call('HGET', h, field)
   if not held then return 0 end
@@ -217,8 +217,12 @@ local function put_back(who, field, seen, unheard)
   seen = seen and not (unheard[take] or unheard[take .. ':' .. number .. again])
   local data = call('HGET', P .. 'd:' .. queue, number)
   if data then
-    call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
-    ring(queue)
+    if refused then
+      call('HDEL', P .. 'd:' .. queue, number)
+    else
+      call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
+      ring(queue)
+    end
     local id = not seen and label(data)
     if id then
       local name = who .. ':' .. take .. ':' .. number .. again
@@ -414,6 +418,11 @@ TAKE: Final = Script(HEAD + LABEL + TAKING + ALWAYS + "return take(1, #ARGV, now
 #: (who, queue, number...) -> how many of them he held
 SETTLE: Final = Script(HEAD + SETTLING + ALWAYS + """
 return settle(ARGV[1], ARGV[2], {unpack(ARGV, 3)})
+""")  # fmt: skip
+
+#: (who, queue, number): he does not run it; what was claimed with it is not claimed any more
+REFUSE: Final = Script(HEAD + _BACK + ALWAYS + """
+put_back(ARGV[1], ARGV[2] .. ' ' .. ARGV[3], false, {}, true)
 """)  # fmt: skip
 
 #: (who, queue, number, 1: it was delivered) -> 1 if he held it

@@ -223,6 +223,11 @@ class Broker(abc.ABC):
     def settle_many(self, taken: Sequence[Taken]) -> bool:
         """Acknowledged: forget them.  False when one of them was no longer ours."""
 
+    def refuse(self, taken: Taken) -> None:
+        """Acknowledged, and not run: what was claimed with it is as if it had not been, for a
+        request that names the same row and can be believed."""
+        self.settle_many((taken,))
+
     @abc.abstractmethod
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         """Put it back in its old place, marked as redelivered if it was delivered; else it is as if
@@ -596,4 +601,4 @@ class Consumer:
             if requeue:
                 self._broker.give_back(taken)
             else:
-                self._broker.settle_many([taken])
+                self._broker.refuse(taken)

@@ -502,6 +502,11 @@ class FileBroker(Broker):
             claim = away
         self._return(claim, taken.queue, name, delivered)
 
+    def refuse(self, taken: Taken) -> None:
+        if self._claims is not None:
+            self._claims.give_back(taken)
+        self.settle_many((taken,))
+
     def discard(self, taken: Taken, why: str) -> None:
         if self._claims is not None:
             self._claims.give_back(taken)

@@ -533,6 +533,10 @@ class RedisBroker(Broker):
                 count += self._run(_redis_scripts.SETTLE, who, queue, *some)
         return count == len(taken)
 
+    def refuse(self, taken: Taken) -> None:
+        if not (self._closed or self._client.broken):
+            self._run(_redis_scripts.REFUSE, taken.token[0], taken.queue, taken.token[1])
+
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         if not delivered:
             self._takes.miss(taken)
@@ -548,7 +552,7 @@ class RedisBroker(Broker):
 
     def discard(self, taken: Taken, why: str) -> None:
         LOG.warning("a message in queue %s was thrown away: %s", taken.queue, why)
-        self.settle_many((taken,))
+        self.refuse(taken)
 
     # -- waiting
 

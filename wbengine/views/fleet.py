@@ -7,14 +7,16 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from wbengine import _names, exceptions, transports
 from wbengine.engines.worker_based import executor
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.engines.worker_based.discovery import snapshots
-from wbengine.engines.worker_based.messages import commands, life
+from wbengine.engines.worker_based.messages import commands, life, signing
 from wbengine.engines.worker_based.worker_side import describing
+from wbengine.keys import Keyring
 from wbengine.views import formatting
 
 __all__ = ["Fleet", "PingView", "WorkView", "WorkerView"]
@@ -149,6 +151,7 @@ class Fleet:
         transport: str | None = None,
         transport_options: Mapping[str, Any] | None = None,
         timeout: float = TIMEOUT,
+        keys: str | Path | Keyring | None = None,
     ) -> None:
         self.exchange = exchange
         self.timeout = timeout
@@ -161,9 +164,15 @@ class Fleet:
             transport=transport,
             transport_options=transport_options,
             ledger="none",
+            keys=keys,
         )
         # Whether those who are there had time to say so.
         self._settled = False
+
+    @property
+    def signer(self) -> signing.Signer | None:
+        """What signs what is said here, and verifies what is heard; None: nothing does."""
+        return self._executor.signer
 
     @property
     def own_queue(self) -> str:

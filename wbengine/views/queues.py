@@ -207,7 +207,9 @@ def _serving(letter: dead_letters.DeadLetter, workers: Iterable[fleets.WorkerVie
 
 
 def _dead_letters(fleet: fleets.Fleet) -> dead_letters.DeadLetters:
-    return dead_letters.DeadLetters(fleet.target, fleet.exchange, max(1.0, fleet.timeout))
+    return dead_letters.DeadLetters(
+        fleet.target, fleet.exchange, max(1.0, fleet.timeout), fleet.signer
+    )
 
 
 def _letter(found: dead_letters.DeadLetter) -> DeadLetterView:

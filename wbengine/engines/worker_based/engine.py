@@ -101,6 +101,9 @@ class WorkerBasedActionEngine(ActionEngine):
       place as of the workers.  `'postgresql://user@host/database'`, `'mysql://...'`,
       `'sqlite:////path'`, `'dir:///path'`, or `'none'`: engine and workers do without.  Where none
       is named, `$WBENGINE_LEDGER`, else the broker's own (folders and memory have one).
+    - `keys`: the file of the keys that messages are signed with (`wbengine keys new` makes one);
+      without one, `$WBENGINE_KEYS`.  `'none'`, or neither: they are not signed, and all
+      are believed.
     - `interop`: `'taskflow'` to use workers that run OpenStack TaskFlow.
     - `on_worker_lost` (`'fail'`): what becomes of a task whose worker was lost while it ran it, if
       its `idempotent` is None: `'resend'` it to another, or `'fail'` it as `WorkerLost`.

@@ -8,10 +8,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from wbengine import _names, invocation
 from wbengine import exceptions as exc
+from wbengine import keys as key_files
 from wbengine._clock import SYSTEM
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based import ledger as ledgers
@@ -26,7 +28,7 @@ from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, Ou
 from wbengine.engines.worker_based.discovery import finder, roster, snapshots
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
-from wbengine.engines.worker_based.messages import commands, pinging
+from wbengine.engines.worker_based.messages import commands, pinging, signing
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.options import RequestOptions
@@ -140,7 +142,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     long, in seconds, a request may wait for a worker to offer it, or an idle one to start it (None:
     for ever).  `worker_expiry` is the silence, in seconds, after which a worker is lost (None: it
     never is).  `ledger` is the place of the ledger that its workers share with it (see `ledger` of
-    `WorkerBasedActionEngine`).  The other options are those of `RequestOptions`.
+    `WorkerBasedActionEngine`), `keys` the file of the keys that messages are signed with (None:
+    `$WBENGINE_KEYS`; without any they are not signed).  The other options are those of
+    `RequestOptions`.
 
     Several engines may use one executor.  It runs as long as one of them does, or, once `start` was
     called, until `stop`.
@@ -165,6 +169,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         *,
         interop: str | None = None,
         ledger: str | None = None,
+        keys: str | Path | key_files.Keyring | None = None,
         **options: Any,
     ) -> None:
         self._options = RequestOptions.of(options)
@@ -174,6 +179,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         topics = _names.words("topics", topics)
         self._interop = topology.check_plainly(interop, topics, ledger)
         self._place = ledgers.NONE if interop else ledgers.check_place(ledger)
+        topology.check_unsigned(interop, keys)
+        self._keys = key_files.keyring(keys, key_files.ENGINE, key_files.OPERATOR)
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -224,7 +231,13 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             bindings=(env.ALL_ENGINES,),
             until=self._until,
             interop=self._interop,
+            keys=self._keys,
         )
+
+    @property
+    def signer(self) -> signing.Signer | None:
+        """What signs what it says, and verifies what it is told; None: nothing does."""
+        return self._proxy.signer
 
     @property
     def uuid(self) -> str:
@@ -304,7 +317,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy = self._make_proxy()
         target = self._proxy.target
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
-        self._writer.use(ledger)
+        self._writer.use(ledger, self._proxy.signer)
         self._tracker.ledger = ledger.digest if ledger is not None else None
         self._tracker.separate_ledger = ledgers.is_separate(ledger, self._place, target)
         # Clocks of two hosts are compared only where nothing else tells what happened first.
@@ -606,7 +619,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
 
     def _put_aside(self, letters: Sequence[env.Envelope]) -> None:
         try:
-            with dead_letters.DeadLetters(self._proxy.target, self._exchange, PATIENCE) as kept:
+            with dead_letters.DeadLetters(
+                self._proxy.target, self._exchange, PATIENCE, self._proxy.signer
+            ) as kept:
                 for letter in letters:
                     kept.put(letter)
         except exc.TransportFailure as error:

@@ -25,6 +25,8 @@ from wbengine.engines.worker_based.connections.consumer_loop import (
 from wbengine.engines.worker_based.connections.outgoing import ECHO, NO_HOOKS, OutgoingMessage
 from wbengine.engines.worker_based.connections.sender import Call, Sender
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import signing
+from wbengine.keys import Keyring
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Proxy:
         bindings: Sequence[str] = (),
         until: Callable[[], float | None] | None = None,
         interop: str | None = None,
+        keys: Keyring | None = None,
     ) -> None:
         self._topic = topic
         self._exchange_name = exchange
@@ -72,6 +75,10 @@ class Proxy:
             exchange, topic, bindings, interop, direct=self._target.check()
         )
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
+        #: Signs what is sent, and verifies what comes, where there are keys; peers of other kinds
+        #: sign nothing.
+        self.signer = None if keys is None or interop else signing.Signer(keys)
+        self._audience = {topic, *bindings}
         sends = AmqpSender if self._target.amqp else Sender
         self._sender = sends(self._target, self._topology, exchange)
         consumes = BrokerConsumerLoop if self._target.ours else ConsumerLoop
@@ -143,7 +150,14 @@ class Proxy:
 
         From a thread that holds no lock, and may wait for the broker; `defer` from any other.
         """
+        self.signed(message.envelope)
         self._sender.send(message, first=first, defer=defer)
+
+    def signed(self, envelope: env.Envelope) -> env.Envelope:
+        """The same, which is signed when it is encoded, if this side signs."""
+        if self.signer is not None:
+            envelope.signer = self.signer
+        return envelope
 
     def call_later(self, function: Call, *things: Any) -> None:
         """Call `function([thing, ...])` in the sender's thread when it has nothing to publish.
@@ -179,6 +193,7 @@ class Proxy:
 
     def take_from(self, queues: Sequence[str], slots: int) -> None:
         """Also take requests from shared queues.  See `ConsumerLoop.take_from`."""
+        self._audience.update(queues)
         self.consumer.take_from(queues, slots)
 
     def stop_taking(self) -> None:
@@ -203,7 +218,11 @@ class Proxy:
 
     def _on_message(self, message: Any) -> None:
         try:
+            if self.signer is not None:
+                self.signer.verify(message, self._audience)
             data = env.body_of(message, self._topology.interop)
+        except exc.NotTrusted as error:
+            self._dispatcher.distrust(message, str(error))
         except exc.InvalidFormat as error:
             self._dispatcher.refuse(message, "body", str(error))
         else:

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from wbengine import keys as key_files
 from wbengine import pools
 from wbengine.concurrency import event_loop
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
@@ -188,6 +190,9 @@ class Worker:
 
     `name` is what its `identity` begins with (1 to 60 of A-Z a-z 0-9 -; default: the host's).
 
+    `keys` is the file of the keys that messages are signed with (None: `$WBENGINE_KEYS`; without
+    any they are not signed, and all are believed).
+
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
 
     `sources` bring tasks in other ways (see `task_sources`); with some it may have no topic: then
@@ -223,6 +228,7 @@ class Worker:
         ledger: str | None = None,
         name: str | None = None,
         result_ttl: float | None = ledgers.base.STALE_AFTER,
+        keys: str | Path | key_files.Keyring | None = None,
     ) -> None:
         self._topics = describing.topics(topic)
         self._exchange = exchange
@@ -242,6 +248,8 @@ class Worker:
         self._loop = self._prepare_pool()
         self.identity = describing.identity(name)
         self._interop = topology.check_alone(interop, ledger)
+        topology.check_unsigned(interop, keys)
+        self._keys = key_files.keyring(keys, key_files.WORKER) if self._topics else None
         self._open_ledger = self._ledger_at(ledger, result_ttl)
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
@@ -334,9 +342,10 @@ class Worker:
             bindings=(env.ALL_WORKERS,),
             until=lambda: self._running_due,
             interop=self._interop,
+            keys=self._keys,
         )
         # TaskFlow's engines ask who is there on the request queue itself, which may never be full.
-        made.consumer.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
+        made.take_from(tuple(self._queues.values()), 0 if self._interop else self._slots)
         return made
 
     # Its life.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -15,8 +16,11 @@ from wbengine import exceptions as exc
 from wbengine import transports
 from wbengine.engines.worker_based.connections import connecting, sender, topology
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import signing
 from wbengine.transports import safe_message
 from wbengine.transports.broker import Broker, Consumer
+
+LOG = logging.getLogger(__name__)
 
 #: So many are looked at, at most.
 MOST: Final = 1000
@@ -57,7 +61,14 @@ class DeadLetters:
     :raises TransportFailure: the broker cannot be reached, or refuses.
     """
 
-    def __init__(self, target: transports.Target, exchange: str, within: float) -> None:
+    def __init__(
+        self,
+        target: transports.Target,
+        exchange: str,
+        within: float,
+        signer: signing.Signer | None = None,
+    ) -> None:
+        self._signer = signer
         direct = target.check()
         self._target = target
         self._name = queue_name(exchange)
@@ -80,7 +91,7 @@ class DeadLetters:
 
         :raises TransportFailure: as for all; also if the broker does not take it in time.
         """
-        letter.routing_key = self._name
+        letter.routing_key, letter.signer = self._name, self._signer
         with self._translated(self._name):
             if isinstance(self._connection, Broker):
                 self._connection.declare_queue(self._name)
@@ -94,7 +105,7 @@ class DeadLetters:
     def look(self) -> list[DeadLetter]:
         """Those that are there, the oldest first; the first `MOST` of them."""
         with self._translated(self._name):
-            found = [_read(message) for message in self._take()]
+            found = [self._read(message) for message in self._take()]
         return [letter for letter in found if letter is not None]
 
     def send(self, letter: DeadLetter, queue: str, epoch: int) -> None:
@@ -104,10 +115,10 @@ class DeadLetters:
         """
         envelope = env.copy_of(letter.message)
         envelope.headers = dict(envelope.headers)
-        for header in (env.WBE_DEAD, env.WBE_QUEUE, env.WBE_TIME):
+        for header in (env.WBE_DEAD, env.WBE_QUEUE, env.WBE_TIME, env.WBE_SIGNATURE):
             envelope.headers.pop(header, None)
         envelope.headers[env.WBE_EPOCH] = epoch
-        envelope.routing_key = queue
+        envelope.routing_key, envelope.signer = queue, self._signer
         with self._translated(queue):
             if not (self._has(queue) and self._publish(envelope)):
                 raise exc.NotFound(
@@ -155,9 +166,18 @@ class DeadLetters:
                 broker.drain(0)
         return found
 
+    def _read(self, message: Any) -> DeadLetter | None:
+        """What a message holds; None: it is no request, or nobody said it who may."""
+        try:
+            if self._signer is not None:
+                self._signer.verify(message, {self._name})
+            return _read(message)
+        except exc.NotTrusted as error:
+            LOG.warning("a dead letter is passed over: %s", error)
+            return None
+
 
 def _read(message: Any) -> DeadLetter | None:
-    """What a message holds; None: it is no request."""
     try:
         found = env.received(env.body_of(message), message)
         return DeadLetter(

@@ -113,7 +113,7 @@ class PublisherConfirms:
         name = str(next(self._names)) if mandatory else None
         head = frames.properties(
             envelope.type,
-            envelope.headers,
+            envelope.signed_headers,
             _PERSISTENT if self._plain or envelope.persistent else _TRANSIENT,
             envelope.priority,
             envelope.correlation_id,

@@ -534,7 +534,7 @@ class KombuWriter:
                 type=envelope.type,
                 correlation_id=envelope.correlation_id,
                 reply_to=envelope.reply_to,
-                headers=envelope.headers,
+                headers=envelope.signed_headers,
                 priority=envelope.priority,
             )
 

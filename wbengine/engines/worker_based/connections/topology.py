@@ -11,6 +11,7 @@ import kombu
 from wbengine import _names
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.keys import NONE as NO_KEYS
 from wbengine.transports.broker import Broker
 
 LOG = logging.getLogger(__name__)
@@ -72,6 +73,17 @@ def check_alone(interop: str | None, ledger: str | None) -> str | None:
     if check_interop(interop) is not None and ledger not in (None, "none"):
         raise ValueError(f"interop={interop!r} goes without a ledger: the others know of none")
     return interop
+
+
+def check_unsigned(interop: str | None, keys: object) -> None:
+    """
+    :raises ValueError: keys were given for peers that cannot sign.
+    """
+    if interop and keys not in (None, NO_KEYS):
+        raise ValueError(
+            f"interop={interop!r} goes without keys: its peers sign nothing; whoever can write to"
+            f" the queues of these topics says what is run"
+        )
 
 
 class Topology:

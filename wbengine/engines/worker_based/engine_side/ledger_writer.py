@@ -18,6 +18,7 @@ from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import signing
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests.recovery import UNKNOWN, Seen
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
@@ -28,8 +29,11 @@ from wbengine.types import failure as ft
 class Rows:
     """The rows of one ledger.  A ledger that cannot be reached is an answer, and no error."""
 
-    def __init__(self, ledger: ledgers.Ledger, expiry: float | None) -> None:
+    def __init__(
+        self, ledger: ledgers.Ledger, expiry: float | None, signer: signing.Signer | None = None
+    ) -> None:
         self._ledger = ledger
+        self._signer = signer
         self._expiry = expiry
         # What does not work, and why, as long as it does not.
         self._told: set[tuple[str, str]] = set()
@@ -60,7 +64,7 @@ class Rows:
         if row is None:
             return Seen(None)
         silent = silence is not None and self._expiry is not None and silence >= self._expiry
-        result = _thawed(row.result, tracked)
+        result = self._thawed(row.result, tracked)
         return Seen(row.state, row.holder, result, row.epoch, silent, silence)
 
     def revoke(self, requests: Sequence[TrackedRequest]) -> list[bool]:
@@ -87,7 +91,7 @@ class Rows:
                 self._tell("reopen the row of", tracked, result)
                 found.append((False, None))
             else:  # where there is no row, no worker has it
-                answer = None if isinstance(result, exc.NotFound) else _thawed(result, tracked)
+                answer = None if isinstance(result, exc.NotFound) else self._thawed(result, tracked)
                 found.append((True, answer))
         return found
 
@@ -98,7 +102,7 @@ class Rows:
         found = []
         for holder, group in itertools.groupby(requests, lambda each: each[1]):
             some = list(group)
-            rows = [(each.id, each.epoch, _ended(each, failure)) for each, _, failure in some]
+            rows = [(each.id, each.epoch, self._ended(each, failure)) for each, _, failure in some]
             for (tracked, _, _), told in zip(
                 some, self._ledger.finish_many(holder, rows), strict=True
             ):
@@ -127,31 +131,33 @@ class Rows:
             LOG.warning("failed to remove rows that nobody needs: %s", error)
         return len(stale)
 
+    def _ended(self, tracked: TrackedRequest, failure: ft.Failure) -> bytes:
+        answer = env.Envelope(
+            pr.RESPONSE,
+            {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
+            correlation_id=tracked.id,
+            headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: tracked.epoch},
+            signer=self._signer,
+        )
+        return env.freeze(answer)
+
+    def _thawed(self, result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
+        if result is None:
+            return None
+        try:
+            return env.thaw(result, tracked.id, signer=self._signer)
+        except (LookupError, TypeError, ValueError, exc.NotTrusted) as error:
+            LOG.warning(
+                "the answer to request %s in the ledger cannot be read: %s", tracked.id, error
+            )
+            return None
+
     def _tell(self, what: str, tracked: TrackedRequest, error: exc.LedgerFailure) -> None:
         """Once for each reason, until a look succeeds: it is the same for all requests."""
         reason = what, str(error).replace(tracked.id, "")
         level = logging.DEBUG if reason in self._told else logging.WARNING
         self._told.add(reason)
         LOG.log(level, "failed to %s %r: %s", what, tracked.request, error)
-
-
-def _ended(tracked: TrackedRequest, failure: ft.Failure) -> bytes:
-    answer = env.Envelope(
-        pr.RESPONSE,
-        {"state": pr.FAILURE, "data": {"result": pr.failure_to_dict(failure)}},
-        headers={env.WBE_VERSION: env.VERSION, env.WBE_EPOCH: tracked.epoch},
-    )
-    return env.freeze(answer)
-
-
-def _thawed(result: bytes | None, tracked: TrackedRequest) -> env.Envelope | None:
-    if result is None:
-        return None
-    try:
-        return env.thaw(result, tracked.id)
-    except (LookupError, TypeError, ValueError) as error:
-        LOG.warning("the answer to request %s in the ledger cannot be read: %s", tracked.id, error)
-        return None
 
 
 LOG = logging.getLogger(__name__)
@@ -208,10 +214,10 @@ class LedgerWriter:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def use(self, ledger: ledgers.Ledger | None) -> None:
-        """Keep rows in a ledger from now on."""
+    def use(self, ledger: ledgers.Ledger | None, signer: signing.Signer | None = None) -> None:
+        """Keep rows in a ledger from now on; with a `signer`, outcomes are signed."""
         self.ledger = ledger
-        self._rows = Rows(ledger, self._expiry) if ledger is not None else None
+        self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
         self._closed = False
 
     # Opening; in the thread that publishes.

@@ -20,6 +20,7 @@ from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
     from wbengine import invocation
+    from wbengine.engines.worker_based.messages import signing
     from wbengine.engines.worker_based.worker_side.jobs import Job
 
 LOG = logging.getLogger(__name__)
@@ -106,8 +107,7 @@ WBE_ECHO: Final = "wbe-echo"
 WBE_STARTED: Final = "wbe-started"
 WBE_ENDED: Final = "wbe-ended"
 
-#: Kept for the signature of a message: algorithm, key, times, nonce, digest of the body's bytes.
-#: Nothing signs or reads it yet.
+#: Who said it: version, id of the key, time, nonce, to whom, and what shows it (see `signing`).
 WBE_SIGNATURE: Final = "wbe-signature"
 
 READY: Final = "ready"
@@ -151,6 +151,8 @@ class Envelope:
     priority: int = 0
     redelivered: bool = False
     persistent: bool = False
+    #: What signs it before it is encoded, where messages are signed and it is not yet.
+    signer: signing.Signer | None = None
     _encoded: bytes | None = None
     _encoded_headers: bytes | None = None
 
@@ -165,12 +167,24 @@ class Envelope:
         return self._encoded
 
     @property
+    def signed_headers(self) -> dict[str, Any]:
+        """The headers as they are sent: whoever encodes a message takes them from here.
+
+        :raises ValueError, TypeError: they are no JSON, and the message is signed.
+        """
+        if self.signer is not None:
+            signer, self.signer = self.signer, None
+            if WBE_SIGNATURE not in self.headers:  # else it is passed on
+                signer.sign(self)
+        return self.headers
+
+    @property
     def encoded_headers(self) -> bytes:
         """
         :raises ValueError, TypeError: they are no JSON.
         """
         if self._encoded_headers is None:
-            self._encoded_headers = _json_text.encode(self.headers)
+            self._encoded_headers = _json_text.encode(self.signed_headers)
         return self._encoded_headers
 
     @property
@@ -245,16 +259,33 @@ def freeze(envelope: Envelope) -> bytes:
     return b'{"headers":%b,"body":%b}' % (envelope.encoded_headers, envelope.encoded)
 
 
-def thaw(frozen: bytes, correlation_id: str, reply_to: str = "") -> Envelope:
-    """The answer that `freeze` kept."""
-    data = json.loads(frozen)
-    return Envelope(
-        pr.RESPONSE,
-        data["body"],
-        routing_key=reply_to,
-        correlation_id=correlation_id,
-        headers=data["headers"],
+def thaw(
+    frozen: bytes, correlation_id: str, reply_to: str = "", signer: signing.Signer | None = None
+) -> Envelope:
+    """The answer that `freeze` kept.
+
+    :raises NotTrusted: `signer` does not know who said it.
+    """
+    headers, body = _parted(frozen)
+    if signer is not None:
+        signer.verify_outcome(correlation_id, headers, body)
+    made = Envelope(
+        pr.RESPONSE, json.loads(body), reply_to, correlation_id=correlation_id, headers=headers
     )
+    made._encoded = body  # as it was signed
+    return made
+
+
+def _parted(frozen: bytes) -> tuple[dict[str, Any], bytes]:
+    """Headers, and the body as it was encoded."""
+    start, end = b'{"headers":', b',"body":'
+    cut = frozen.find(end)  # in a text, quotes are escaped
+    if not frozen.startswith(start) or cut < 0:
+        raise ValueError("it is not laid out as answers are")
+    headers = json.loads(frozen[len(start) : cut])
+    if not isinstance(headers, dict):
+        raise ValueError("its headers are not an object")
+    return headers, frozen[cut + len(end) : -1]
 
 
 def received(data: Any, message: Any) -> Envelope:

@@ -253,8 +253,11 @@ class TaskRunner:
 
     def _finish_rows(self, messages: Sequence[OutgoingMessage]) -> list[bool | exc.LedgerFailure]:
         assert self.ledger is not None
-        ended = [(m.correlation.id, m.correlation.epoch, env.freeze(m.envelope)) for m in messages]
+        ended = [(m.correlation.id, m.correlation.epoch, self._frozen(m)) for m in messages]
         return self.ledger.finish_many(self.server.identity, ended)
+
+    def _frozen(self, message: OutgoingMessage) -> bytes:
+        return env.freeze(self._proxy.signed(message.envelope))
 
     def _finish_late(
         self, message: OutgoingMessage, error: exc.LedgerFailure
@@ -299,7 +302,7 @@ class TaskRunner:
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
         ended = [
-            ((job.id, job.epoch, env.freeze(message.envelope)), job.receipt, laid_out)
+            ((job.id, job.epoch, self._frozen(message)), job.receipt, laid_out)
             for job, message, laid_out in zip(jobs, messages, prepared, strict=True)
         ]
         order = None
@@ -451,6 +454,7 @@ class TaskRunner:
         self._leave_out_running(job)
         soon = self._pool.has_more  # with what comes next
         plainly = message.hooks is self._answering and job.is_quiet
+        self._proxy.signed(message.envelope)
         if not (plainly and self._proxy.consumer.answer(message, job.receipt, soon)):
             self._proxy.send(message, defer=soon)
 

@@ -1,0 +1,90 @@
+"""`wbengine keys`: files that are made, shown without secrets, and rotated."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import keys
+
+
+def test_new_file_is_shared_and_of_this_user_alone(wbengine: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    assert wbengine("keys", "new", str(path)).code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    ring = keys.Keyring.load(path)
+    assert (ring.role, ring.encrypts, ring.accept_unsigned_until) == (keys.ANY, False, 0)
+    before = path.read_bytes()
+    answer = wbengine("keys", "new", str(path))
+    assert answer.code == 1 and "exists" in answer.err
+    assert path.read_bytes() == before
+
+
+def test_new_files_of_all_roles_trust_each_other(wbengine: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    more = ("--accept-unsigned", "1h")
+    assert wbengine("keys", "new", "--per-role", str(folder), *more).code == 0
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "engine.json", "operator.json", "worker.json",
+    ]  # fmt: skip
+    for role in keys.ROLES:
+        ring = keys.Keyring.load(folder / f"{role}.json")
+        assert ring.role == role
+        assert 3500 < ring.accept_unsigned_until - time.time() < 3700
+    assert wbengine("keys", "new", "--per-role", str(folder)).code == 1
+
+
+def test_show_tells_no_secret(wbengine: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    wbengine("keys", "new", str(path))
+    answer = wbengine("keys", "show", str(path), "--json")
+    shown = json.loads(answer.out)
+    (key,) = shown["keys"]
+    assert (key["state"], key["algorithm"], shown["encrypts"]) == ("signs", "hmac-sha256", False)
+    text = answer.out + wbengine("keys", "show", "--keys", str(path)).out
+    assert key["id"] in text
+    content = json.loads(path.read_text())
+    for secret in (*content["keys"], *content["store"]):
+        assert secret["secret"] not in text
+
+
+@pytest.mark.parametrize("per_role", [False, True])
+def test_rotated_keys_sign_later_and_the_old_ones_are_trusted(
+    wbengine: Command, tmp_path: Path, per_role: bool
+) -> None:
+    path = tmp_path / "keys"
+    wbengine("keys", "new", str(path), *(("--per-role",) if per_role else ()))
+    answer = wbengine("keys", "rotate", str(path), "--in", "0", "--keep", "1h")
+    assert answer.code == 0, answer.err
+    one = path / "worker.json" if per_role else path
+    shown = json.loads(wbengine("keys", "show", str(one), "--json").out)["keys"]
+    assert sorted(each["state"] for each in shown).count("signs") == 1
+    assert len(shown) == (6 if per_role else 2)
+    (old,) = [each for each in shown if each["role"] in ("worker", "any") and each["until"]]
+    assert old["state"] == "trusted" and 3500 < old["until"] - time.time() < 3700
+
+
+def test_roles_are_rotated_together(wbengine: Command, tmp_path: Path) -> None:
+    """A file without the new public keys would trust nobody."""
+    path = tmp_path / "keys"
+    wbengine("keys", "new", str(path), "--per-role")
+    answer = wbengine("keys", "rotate", str(path / "worker.json"))
+    assert answer.code == 1 and "engine.json, operator.json is missing" in answer.err
+
+
+def test_key_file_that_others_can_read_is_refused(wbengine: Command, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    wbengine("keys", "new", str(path))
+    path.chmod(0o644)
+    for words in (("keys", "show"), ("keys", "rotate"), ("status",), ("workers", "ls")):
+        answer = wbengine(*words, "--keys", str(path))
+        assert answer.code in (2, 78) and "chmod 600" in answer.err, words
+
+
+def test_no_key_file_is_named(wbengine: Command) -> None:
+    assert wbengine("keys", "show").code == 2

@@ -1,0 +1,339 @@
+"""Engines and workers with keys: they work together, and believe nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import sample_tasks, signed
+from tests.support.workers import until, worker_in_thread
+from wbengine import engines, keys
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based import proxy
+from wbengine.engines.worker_based.connections import connecting, queue_counts
+from wbengine.engines.worker_based.connections.outgoing import OutgoingMessage
+from wbengine.engines.worker_based.executor import WorkerTaskExecutor
+from wbengine.engines.worker_based.messages import commands
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.worker import Worker
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.types.failure import Failure
+from wbengine.views import fleet as fleets
+
+KINDS = ("memory", "filesystem", "redis", "rabbitmq")
+PATIENCE = 60
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
+    return own.get(request.param) or str(request.getfixturevalue(f"{request.param}_url"))
+
+
+class Files:
+    """The key files of one fleet, by role."""
+
+    def __init__(self, folder: Path, *, per_role: bool = False) -> None:
+        self.contents = keys.new(per_role=per_role)
+        self._folder = folder
+        folder.mkdir()
+        for role, content in self.contents.items():
+            keys.write(folder / f"{role}.json", content)
+
+    def of(self, role: str) -> Path:
+        return self._folder / f"{role if role in self.contents else keys.ANY}.json"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path / "keys", per_role=True)
+
+
+@contextlib.contextmanager
+def speaking(url: str, ring: keys.Keyring | None = None) -> Iterator[Callable[..., None]]:
+    """Somebody at the same broker, perhaps with keys: what it is given it sends as it is."""
+    made = proxy.Proxy("speaker", "default", url=url, keys=ring)
+    thread = threading.Thread(target=made.start, daemon=True)
+    thread.start()
+    made.wait(PATIENCE)
+    try:
+        yield lambda envelope: made.send(OutgoingMessage(envelope))
+    finally:
+        made.stop()
+        thread.join(PATIENCE)
+
+
+def refused(side: Worker | WorkerTaskExecutor) -> int:
+    return side._proxy.dispatcher.refused["untrusted"]
+
+
+@contextlib.contextmanager
+def fleet(url: str, files: Files, **options: Any) -> Iterator[tuple[WorkerTaskExecutor, Worker]]:
+    """An engine's executor, which knows of its worker."""
+    executor = WorkerTaskExecutor(
+        "victim", "default", url=url, keys=files.of(keys.ENGINE), **options
+    )
+    with worker_in_thread(url, sample_tasks, keys=files.of(keys.WORKER), threads_count=1) as worker:
+        try:
+            assert executor.wait_for_workers(1, PATIENCE) == 0
+            yield executor, worker
+        finally:
+            executor.stop()
+
+
+@contextlib.contextmanager
+def running(executor: WorkerTaskExecutor, folder: Path, *more: Any) -> Iterator[Any]:
+    """A flow whose first task waits, and is let go afterwards; what it came to is in the engine."""
+    store = {"started": str(folder / "started"), "release": str(folder / "release"), "value": 5}
+    flow = unordered_flow.Flow("f").add(sample_tasks.WaitFor(provides="seen"), *more)
+    engine = engines.load(flow, store=store, engine="worker-based", executor=executor)
+
+    def run() -> None:
+        with contextlib.suppress(exc.WorkerLost):
+            engine.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: executor.requests("started"))
+    try:
+        yield engine
+    finally:
+        (folder / "release").touch()
+        thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("how", ["shared", "per role"])
+def test_flow_runs_and_workers_obey(url: str, tmp_path: Path, how: str) -> None:
+    files = Files(tmp_path / "keys", per_role=how == "per role")
+    flow = linear_flow.Flow("f").add(
+        sample_tasks.Echo(provides="seen"), sample_tasks.Add(provides="sum")
+    )
+    with fleet(url, files) as (executor, worker):
+        engine = engines.load(
+            flow, store={"value": 5, "x": 1, "y": 2}, engine="worker-based", executor=executor
+        )
+        engine.run()
+        assert (engine.storage.fetch("seen"), engine.storage.fetch("sum")) == (5, 3)
+        assert list(executor.ping()) == [worker.identity]
+        with fleets.Fleet(url=url, keys=files.of(keys.OPERATOR)) as view:
+            (seen,) = view.workers(least=1, wait=PATIENCE)
+            assert seen.name == worker.identity
+            view.control("suspend", [worker.identity])
+            until(lambda: worker._server.suspended)
+        assert refused(executor) == refused(worker) == 0
+
+
+def test_control_of_nobody_and_of_a_worker_is_refused(url: str, files: Files) -> None:
+    with fleet(url, files) as (executor, worker):
+        for count, ring in enumerate((None, keys.Keyring.load(files.of(keys.WORKER))), 1):
+            with speaking(url, ring) as say:
+                say(commands.order("drain", worker.identity))
+                until(lambda count=count: refused(worker) >= count)
+        assert worker.trouble is None
+        executor.control("drain", worker.identity)
+        until(lambda: worker.trouble == "it ends")
+
+
+def test_control_that_is_said_again_is_refused(url: str, files: Files) -> None:
+    ring = keys.Keyring.load(files.of(keys.OPERATOR))
+    with fleet(url, files) as (_, worker), speaking(url, ring) as say:
+        order = commands.order("suspend", worker.identity)
+        say(order)
+        until(lambda: worker._server.suspended)
+        worker.resume()
+        say(order)
+        until(lambda: refused(worker) == 1)
+        assert not worker._server.suspended
+
+
+def test_cancellation_of_nobody_is_refused(url: str, files: Files, tmp_path: Path) -> None:
+    with fleet(url, files) as (executor, worker):
+        with running(executor, tmp_path) as engine, speaking(url) as say:
+            (request,) = executor.requests("started")
+            for message in commands.cancellations([(request.id, 1)], worker.identity):
+                say(message)
+            until(lambda: refused(worker) == 1)
+        assert engine.storage.fetch("seen") == "released"
+
+
+@pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
+def test_outcome_of_nobody_is_not_believed(
+    url: str, files: Files, tmp_path: Path, state: str
+) -> None:
+    failure = pr.failure_to_dict(Failure.from_exception(ValueError("forged")))
+    result = failure if state == pr.FAILURE else "forged"
+    body = {"state": state, "data": {"result": result}}
+    with fleet(url, files) as (executor, worker):
+        with running(executor, tmp_path) as engine, speaking(url) as say:
+            (request,) = executor.requests("started")
+            headers = {env.WBE_VERSION: "1", env.WBE_EPOCH: 1, env.WBE_WORKER: worker.identity}
+            say(env.Envelope(pr.RESPONSE, body, "victim", request.id, headers=headers))
+            until(lambda: refused(executor) == 1)
+            assert [each.state for each in executor.requests()] == ["started"]
+        assert engine.storage.fetch("seen") == "released"
+
+
+def test_beat_of_nobody_is_not_believed(url: str, files: Files) -> None:
+    """It would end a worker that lives, or announce one that does not."""
+    told = {env.WBE_VERSION: "1", env.WBE_STATE: env.STOPPED}
+    with fleet(url, files) as (executor, worker), speaking(url) as say:
+        headers = {**told, env.WBE_WORKER: worker.identity}
+        say(env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, "victim", headers=headers))
+        until(lambda: refused(executor) == 1)
+        assert [each.identity for each in executor.workers()] == [worker.identity]
+
+
+def test_request_with_a_real_label_is_refused_and_locks_out_nobody(
+    url: str, files: Files, tmp_path: Path
+) -> None:
+    """The worker may have claimed the row of the real one, which it gives back."""
+    echo = sample_tasks.Echo("echo", provides="echoed")
+    with fleet(url, files) as (executor, worker):
+        with running(executor, tmp_path, echo) as engine, speaking(url) as say:
+            until(lambda: executor.requests("queued"))
+            (request,) = executor.requests("queued")
+            tracked = executor._tracker.unfinished()
+            (real,) = [each for each in tracked if each.id == request.id]
+            forged = real.envelope(
+                "victim", executor._options, ours=True, ledger=executor._tracker.ledger
+            )
+            forged.body = {**forged.body, "arguments": {"value": "forged"}}
+            forged.priority = 9
+            say(forged)
+            until(lambda: _waiting(executor, worker) >= 2)
+        assert refused(worker) == 1
+        assert engine.storage.fetch("echoed") == 5
+        assert engine.storage.get_flow_state() == "SUCCESS"
+
+
+def _waiting(executor: WorkerTaskExecutor, worker: Worker) -> int:
+    """Requests that nobody has taken, and those that the worker took in advance and refused."""
+    target = executor._proxy.target
+    with contextlib.closing(connecting.reach_soon(target, 5)) as connection:
+        found = queue_counts.count(connection, target, "default", list(worker.queues.values()))
+    return sum(each.messages for each in found) + 2 * refused(worker)
+
+
+def test_what_is_not_signed_is_believed_without_keys(url: str) -> None:
+    """Else these tests would show nothing."""
+    executor = WorkerTaskExecutor("victim", "default", url=url)
+    with worker_in_thread(url, sample_tasks) as worker, speaking(url) as say:
+        say(commands.order("suspend", worker.identity))
+        until(lambda: worker._server.suspended)
+    executor.stop()
+
+
+def test_messages_that_are_signed_are_read_without_keys(url: str, files: Files) -> None:
+    """A fleet gets its keys one process after the other."""
+    executor = WorkerTaskExecutor("e", "default", url=url, keys=files.of(keys.ENGINE))
+    with worker_in_thread(url, sample_tasks) as worker:
+        executor.start()
+        executor.control("suspend", worker.identity)
+        until(lambda: worker._server.suspended)
+        executor.stop()
+
+
+def test_unsigned_messages_count_as_long_as_the_key_file_says_so(
+    url: str, files: Files, tmp_path: Path
+) -> None:
+    content = {**files.contents[keys.ENGINE], "accept_unsigned_until": time.time() + 600}
+    path = tmp_path / "lenient.json"
+    keys.write(path, content)
+    flow = linear_flow.Flow("f").add(sample_tasks.Echo(provides="seen"))
+    with worker_in_thread(url, sample_tasks):
+        engine = engines.load(
+            flow, store={"value": 5}, engine="worker-based", url=url, keys=str(path)
+        )
+        engine.run()
+        assert engine.storage.fetch("seen") == 5
+
+
+def test_outcome_that_nobody_signed_in_the_ledger_is_not_believed(
+    tmp_path: Path, files: Files
+) -> None:
+    """Whoever can write it could say how any task ended."""
+    url, ledger = f"memory://{tmp_path.name}", f"sqlite:///{tmp_path}/ledger.db"
+    executor = WorkerTaskExecutor(
+        "victim", "default", url=url, ledger=ledger, keys=files.of(keys.ENGINE)
+    )
+    with worker_in_thread(url, sample_tasks, ledger=ledger, keys=files.of(keys.WORKER)) as worker:
+        executor.wait_for_workers(1, PATIENCE)
+        with running(executor, tmp_path) as engine:
+            (request,) = executor.requests("started")
+            forged = signed.envelope("response")
+            forged.headers[env.WBE_WORKER] = worker.identity
+            assert worker._runner.ledger is not None
+            assert worker._runner.ledger.finish(request.id, 1, worker.identity, env.freeze(forged))
+        executor.stop()
+    assert engine.storage.get_flow_state() == "REVERTED"
+
+
+def test_keys_of_another_role_are_refused_as_options(tmp_path: Path, files: Files) -> None:
+    url = f"memory://{tmp_path.name}"
+    with pytest.raises(ValueError, match="role 'worker' do not speak for 'engine'"):
+        WorkerTaskExecutor("e", "default", url=url, keys=files.of(keys.WORKER))
+    with pytest.raises(ValueError, match="role 'engine' do not speak for 'worker'"):
+        Worker("default", "t", [sample_tasks], url=url, keys=files.of(keys.ENGINE))
+
+
+def test_interop_goes_without_keys(tmp_path: Path, files: Files) -> None:
+    options = {"url": f"memory://{tmp_path.name}", "interop": "taskflow"}
+    with pytest.raises(ValueError, match="goes without keys"):
+        WorkerTaskExecutor("e", "x", ["t"], keys=files.of(keys.ENGINE), **options)
+    with pytest.raises(ValueError, match="goes without keys"):
+        Worker("x", "t", [sample_tasks], keys=files.of(keys.WORKER), **options)
+
+
+def test_keys_are_those_of_the_environment(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(keys.VARIABLE, str(files.of(keys.ENGINE)))
+    url = f"memory://{tmp_path.name}"
+    assert WorkerTaskExecutor("e", "default", url=url).signer is not None
+    assert WorkerTaskExecutor("e", "default", url=url, keys="none").signer is None
+    plain = WorkerTaskExecutor("e", "x", ["t"], url=url, interop="taskflow")
+    assert plain.signer is None
+    files.of(keys.ENGINE).chmod(0o644)
+    with pytest.raises(exc.InvalidFormat, match="chmod 600"):
+        WorkerTaskExecutor("e", "default", url=url)
+
+
+def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """The new key signs at once: who does not know it yet reads its file again."""
+    monkeypatch.setattr(keys, "LOOK_PERIOD", 0.05)
+    files = Files(tmp_path / "keys", per_role=True)
+    flow = unordered_flow.Flow("f").add(
+        *(sample_tasks.Echo(f"e{n}", provides=f"s{n}") for n in range(60))
+    )
+    with fleet(url, files) as (executor, worker):
+        contents, over = files.contents, threading.Event()
+
+        def rotate() -> None:
+            nonlocal contents
+            while not over.is_set():
+                now = time.time()
+                contents = keys.rotated(contents, now + 0.3, now + 60, now)
+                for role, content in contents.items():
+                    keys.write(files.of(role), content, replace=True)
+                over.wait(0.2)
+
+        thread = threading.Thread(target=rotate)
+        thread.start()
+        for _ in range(5):
+            engine = engines.load(
+                flow, store={"value": 5}, engine="worker-based", executor=executor
+            )
+            engine.run()
+            assert engine.storage.get_flow_state() == "SUCCESS"
+        over.set()
+        thread.join()
+        assert len(json.loads(files.of(keys.ENGINE).read_text())["keys"]) > 3
+        assert refused(executor) == refused(worker) == 0

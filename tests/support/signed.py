@@ -1,0 +1,88 @@
+"""Signed messages, as they are sent and as they come."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from wbengine import _clock, keys
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import commands, signing
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.transports import _amqp_frames, _envelope
+
+TOPIC = "me"
+AUDIENCE = (TOPIC, env.ALL_WORKERS, env.ALL_ENGINES, "t.queue")
+
+#: Who says them, and to whom they go.
+KINDS: dict[str, tuple[str, str]] = {
+    "request": (keys.ENGINE, "t.queue"),
+    "question": (keys.ENGINE, env.ALL_WORKERS),
+    "ask": (keys.ENGINE, TOPIC),
+    "cancel": (keys.ENGINE, env.ALL_WORKERS),
+    "control": (keys.OPERATOR, TOPIC),
+    "response": (keys.WORKER, TOPIC),
+    "beat": (keys.WORKER, env.ALL_ENGINES),
+}
+
+
+def envelope(kind: str) -> env.Envelope:
+    """A message of a kind, not signed yet."""
+    ours: dict[str, Any] = {env.WBE_VERSION: "1"}
+    to = KINDS[kind][1]
+    match kind:
+        case "request":
+            body: dict[str, Any] = {
+                "action": "execute", "arguments": {"value": "böse \ud83d\ude00"[:5], "n": 5},
+                "task_cls": "tests.support.sample_tasks.Echo", "task_name": "echo",
+                "task_version": [1, 0],
+            }  # fmt: skip
+            headers = {
+                **ours, "lang": "py", "id": "r1", "retries": 0, env.WBE_EPOCH: 1,
+                env.WBE_LEDGER: "abc", "timelimit": [1.5, None], env.EXPIRES: 1e9, "deep": 2**40,
+            }  # fmt: skip
+            return env.Envelope(pr.REQUEST, body, to, "r1", "engine", headers, 5)
+        case "question":
+            return env.Envelope(pr.NOTIFY, {}, to, None, "engine", {**ours, env.WBE_PERIOD: 10.0})
+        case "ask":
+            return env.Envelope(commands.ASK, {"asked": [["r1", 1]]}, to, None, "engine", ours)
+        case "cancel":
+            return env.Envelope(commands.CANCEL, {"cancel": [["r1", 1]]}, to, headers=ours)
+        case "control":
+            return env.Envelope(commands.CONTROL, {"do": "drain"}, to, headers=ours)
+        case "response":
+            headers = {**ours, env.WBE_WORKER: "w", env.WBE_EPOCH: 1, env.WBE_STARTED: 1e9 + 0.1}
+            body = {"state": "SUCCESS", "data": {"result": "böse"}}
+            return env.Envelope(pr.RESPONSE, body, to, "r1", None, headers)
+    life = {"state": "idle", "birth": 1e9, "current": [["r1", "t"]], "since": [1.5]}
+    headers = {**ours, env.WBE_WORKER: "w", env.WBE_STATE: env.BEAT, env.WBE_IDS: ["r1"],
+               env.WBE_LIFE: life}  # fmt: skip
+    return env.Envelope(pr.NOTIFY, {"topic": "t", "tasks": []}, to, headers=headers)
+
+
+def came(sent: env.Envelope, layout: str = "json") -> Any:
+    """A message as it comes from a broker of ours, or from an AMQP one."""
+    if layout == "json":
+        return _envelope.Message(_envelope.seal(sent, "x"), None, 1, False)
+    head = _amqp_frames.table(sent.signed_headers)
+    headers, _ = _amqp_frames._table(head, 0)
+    found = _envelope.Message(_envelope.seal(sent, "x"), None, 1, False)
+    found.headers = headers
+    return found
+
+
+class Party:
+    """Whoever signs and verifies with one key file, on one clock."""
+
+    def __init__(self, content: dict[str, Any], clock: _clock.Clock) -> None:
+        numbers = itertools.count(1)
+        self.ring = keys.Keyring(content)
+        self.signer = signing.Signer(self.ring, clock, lambda: f"n{next(numbers)}")
+
+    def say(self, kind: str) -> env.Envelope:
+        made = envelope(kind)
+        made.signer = self.signer
+        return made
+
+    def hear(self, message: Any, audience: Any = AUDIENCE) -> None:
+        self.signer.verify(message, audience)

@@ -1,0 +1,337 @@
+"""What is believed of messages that are signed: what their signer said, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import signed
+from tests.support.signed import KINDS, Party
+from wbengine import _clock, keys
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based.messages import envelope as env
+from wbengine.engines.worker_based.messages import signing
+from wbengine.transports import _envelope
+
+NOW = 1_000_000.0
+#: Examples of `test_no_mutated_message_is_believed`; `tools/fuzz --signed` takes more.
+EXAMPLES = 2_000
+
+
+@pytest.fixture
+def clock() -> _clock.ManualClock:
+    return _clock.ManualClock(NOW)
+
+
+@pytest.fixture(params=["shared", "per-role"])
+def parties(request: pytest.FixtureRequest, clock: _clock.ManualClock) -> dict[str, Party]:
+    files = keys.new(per_role=request.param == "per-role")
+    return {
+        role: Party(files.get(role) or files[keys.ANY], clock)
+        for role in (keys.ENGINE, keys.WORKER, keys.OPERATOR)
+    }
+
+
+@pytest.fixture
+def apart(clock: _clock.ManualClock) -> dict[str, Party]:
+    """Each role has a key of its own."""
+    return {role: Party(made, clock) for role, made in keys.new(per_role=True).items()}
+
+
+@pytest.mark.parametrize("layout", ["json", "amqp"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_signed_is_believed_by_all(
+    parties: dict[str, Party], kind: str, layout: str
+) -> None:
+    for hearer in parties.values():
+        hearer.hear(signed.came(parties[KINDS[kind][0]].say(kind), layout))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_signed_is_not_believed(parties: dict[str, Party], kind: str) -> None:
+    message = signed.came(signed.envelope(kind))
+    with pytest.raises(exc.NotTrusted, match="it is not signed"):
+        parties[keys.ENGINE].hear(message)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_says_what_is_not_of_his_role(apart: dict[str, Party], kind: str) -> None:
+    may = {
+        "request": {"engine", "operator"}, "question": {"engine", "operator"}, "ask": {"engine"},
+        "cancel": {"engine"}, "control": {"engine", "operator"}, "response": {"engine", "worker"},
+        "beat": {"worker"},
+    }[kind]  # fmt: skip
+    for role, speaker in apart.items():
+        message = signed.came(speaker.say(kind))
+        if role in may:
+            apart[keys.ENGINE].hear(message)
+        else:
+            with pytest.raises(exc.NotTrusted, match=f"role '{role}' must not say this"):
+                apart[keys.ENGINE].hear(message)
+
+
+def test_the_key_of_another_fleet_is_not_believed(clock: _clock.ManualClock) -> None:
+    stranger, hearer = (Party(keys.new()[keys.ANY], clock) for _ in range(2))
+    with pytest.raises(exc.NotTrusted, match="no key of that id"):
+        hearer.hear(signed.came(stranger.say("request")))
+
+
+def test_a_key_whose_time_is_over_is_not_believed(clock: _clock.ManualClock) -> None:
+    content = keys.new()
+    old = Party(content[keys.ANY], clock)
+    message = signed.came(old.say("request"))
+    new = Party(keys.rotated(content, NOW, NOW + 100, NOW)[keys.ANY], clock)
+    clock.advance(100)
+    new.hear(message)
+    clock.advance(1)
+    with pytest.raises(exc.NotTrusted, match="not valid any more"):
+        new.hear(message)
+
+
+def _header(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda message: message.headers.__setitem__(name, value)
+
+
+def _property(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda message: message.properties.__setitem__(name, value)
+
+
+TAMPERED: dict[str, Callable[[Any], None]] = {
+    "body": lambda m: setattr(m, "body", m.body.replace(b'"n":5', b'"n":6')),
+    "longer body": lambda m: setattr(m, "body", m.body + b" "),
+    "reply queue": _property("reply_to", "attacker"),
+    "no reply queue": lambda m: m.properties.pop("reply_to"),
+    "id": _property("correlation_id", "r2"),
+    "type": _property("type", "wbe-cancel"),
+    "epoch": _header(env.WBE_EPOCH, 2),
+    "epoch as text": _header(env.WBE_EPOCH, "1"),
+    "epoch as true": _header(env.WBE_EPOCH, True),
+    "ledger": lambda m: m.headers.pop(env.WBE_LEDGER),
+    "another header": _header(env.WBE_LOGS, 1),
+    "expiry": _header(env.EXPIRES, 2e9),
+    "signature": lambda m: m.headers.__setitem__(
+        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE][:-1] + "x"
+    ),
+    "no signature": lambda m: m.headers.pop(env.WBE_SIGNATURE),
+    "signature that is no text": _header(env.WBE_SIGNATURE, 5),
+    "empty signature": _header(env.WBE_SIGNATURE, ""),
+    "addressee": lambda m: m.headers.__setitem__(
+        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE].replace("t.queue", signed.TOPIC)
+    ),
+    "time": lambda m: m.headers.__setitem__(
+        env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE].replace("1000000", "1000001")
+    ),
+    "compression": lambda m: setattr(m, "compressed", True),
+}  # fmt: skip
+
+
+class _Loose(_envelope.Message):
+    """It has room for what messages of other brokers have."""
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_what_was_changed_is_not_believed(parties: dict[str, Party], how: str) -> None:
+    data = _envelope.seal(parties[keys.ENGINE].say("request"), "x")
+    message = _Loose(data, None, 1, False)
+    parties[keys.WORKER].hear(message)
+    TAMPERED[how](message)
+    with pytest.raises(exc.NotTrusted):
+        parties[keys.WORKER].hear(message)
+
+
+def test_headers_that_brokers_add_change_nothing(parties: dict[str, Party]) -> None:
+    message = signed.came(parties[keys.ENGINE].say("request"))
+    message.headers["x-death"] = [{"count": 1}]
+    parties[keys.WORKER].hear(message)
+
+
+def test_what_was_said_to_others_is_not_believed(parties: dict[str, Party]) -> None:
+    for kind in KINDS:
+        message = signed.came(parties[KINDS[kind][0]].say(kind))
+        if kind == "response":  # who inherits a flow reads them
+            parties[keys.ENGINE].hear(message, ("another",))
+        else:
+            with pytest.raises(exc.NotTrusted, match="said to others"):
+                parties[keys.ENGINE].hear(message, ("another",))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_what_is_about_now_must_be_new(
+    parties: dict[str, Party], clock: _clock.ManualClock, kind: str
+) -> None:
+    """A backlog may be old, and is delivered again."""
+    message = signed.came(parties[KINDS[kind][0]].say(kind))
+    hearer = parties[keys.ENGINE]
+    is_now = kind in ("question", "beat", "control")
+    hearer.hear(message)
+    if is_now:
+        with pytest.raises(exc.NotTrusted, match="said before"):
+            hearer.hear(message)
+    else:
+        hearer.hear(message)
+    clock.advance(signing.WINDOW + 1)
+    if is_now:
+        with pytest.raises(exc.NotTrusted, match="too old"):
+            parties[keys.WORKER].hear(message)
+    else:
+        parties[keys.WORKER].hear(message)
+
+
+def test_what_comes_from_a_clock_that_is_ahead_is_not_believed() -> None:
+    content = keys.new()[keys.ANY]
+    ahead = Party(content, _clock.ManualClock(NOW + signing.WINDOW + 1))
+    with pytest.raises(exc.NotTrusted, match="clocks differ"):
+        Party(content, _clock.ManualClock(NOW)).hear(signed.came(ahead.say("control")))
+
+
+def test_so_many_nonces_are_remembered_as_long_as_they_matter() -> None:
+    nonces = signing.Nonces(most=2)
+    assert nonces.is_new("a", NOW) and not nonces.is_new("a", NOW + 2 * signing.WINDOW)
+    assert nonces.is_new("a", NOW + 2 * signing.WINDOW + 1)
+    assert nonces.is_new("b", NOW + 200) and nonces.is_new("c", NOW + 200)
+    assert len(nonces._seen) == 2
+
+
+def test_what_is_not_signed_is_believed_as_long_as_the_file_says_so(
+    clock: _clock.ManualClock,
+) -> None:
+    """But not what is signed wrongly."""
+    content = {**keys.new()[keys.ANY], "accept_unsigned_until": NOW + 10}
+    hearer = Party(content, clock)
+    plain = signed.came(signed.envelope("request"))
+    hearer.hear(plain)
+    with pytest.raises(exc.NotTrusted):
+        hearer.hear(signed.came(Party(keys.new()[keys.ANY], clock).say("request")))
+    clock.advance(10)
+    with pytest.raises(exc.NotTrusted, match="not signed"):
+        hearer.hear(plain)
+
+
+# Outcomes in a ledger.
+
+
+def test_an_outcome_is_believed_for_its_request_only(parties: dict[str, Party]) -> None:
+    frozen = env.freeze(parties[keys.WORKER].say("response"))
+    hearer = parties[keys.ENGINE].signer
+    thawed = env.thaw(frozen, "r1", signer=hearer)
+    assert thawed.body == {"state": "SUCCESS", "data": {"result": "böse"}}
+    for forged, id in [
+        (frozen, "r2"),
+        (frozen.replace("böse".encode(), b"good"), "r1"),
+        (env.freeze(signed.envelope("response")), "r1"),
+        (frozen.replace(b'"wbe-epoch":1', b'"wbe-epoch":2'), "r1"),
+    ]:
+        with pytest.raises(exc.NotTrusted):
+            env.thaw(forged, id, signer=hearer)
+
+
+def test_an_outcome_is_passed_on_as_it_was_signed(parties: dict[str, Party]) -> None:
+    """By a worker that gave it no signature."""
+    frozen = env.freeze(parties[keys.WORKER].say("response"))
+    known = env.thaw(frozen, "r1", "heir")
+    known.signer = parties[keys.WORKER].signer
+    parties[keys.ENGINE].hear(signed.came(known), ("heir",))
+    assert env.freeze(known) == frozen
+
+
+def test_a_message_is_signed_once_as_it_is_encoded(apart: dict[str, Party]) -> None:
+    made = apart[keys.ENGINE].say("request")
+    assert env.WBE_SIGNATURE not in made.headers
+    first = made.encoded_headers
+    assert made.encoded_headers == first and made.signed_headers is made.headers
+    assert json.loads(first)[env.WBE_SIGNATURE] == made.headers[env.WBE_SIGNATURE]
+
+
+# Mutations.
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """One that is changed a little, somewhere."""
+    made = bytearray(data)
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.randrange(len(made))
+        match chance.randrange(5):
+            case 0:
+                made[at] ^= 1 << chance.randrange(8)
+            case 1:
+                del made[at : at + chance.choice((1, 1, 8, 64))]
+            case 2:
+                made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
+            case 3:
+                made[at:at] = made[at : at + 16]
+            case 4:
+                end = at + chance.randrange(1, 16)
+                made[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
+    return bytes(made) or b" "
+
+
+def try_mutations(examples: int, seed: int) -> tuple[int, int]:
+    """How many mutated messages were read at all, and how many believed that say other things."""
+    chance = random.Random(seed)
+    clock = _clock.ManualClock(NOW)
+    read = believed = 0
+    for content in (keys.new(), keys.new(per_role=True)):
+        parties = {role: Party(made, clock) for role, made in content.items()}
+        speakers = {
+            kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
+        }
+        hearer = parties.get(keys.ENGINE) or parties[keys.ANY]
+        sent = {kind: _envelope.seal(who.say(kind), "x") for kind, who in speakers.items()}
+        for _ in range(examples // 2):
+            kind = chance.choice(list(sent))
+            hearer.signer._nonces = signing.Nonces()
+            try:
+                message = _envelope.Message(mutate(sent[kind], chance), None, 1, False)
+            except _envelope.BadMessage:
+                continue
+            read += 1
+            try:
+                hearer.hear(message)
+            except exc.NotTrusted:
+                continue
+            believed += not _says_the_same(message, _envelope.Message(sent[kind], None, 1, False))
+    return read, believed
+
+
+def _says_the_same(one: Any, other: Any) -> bool:
+    """But for what is the broker's: routing, priority, and headers that begin with `x-`."""
+
+    def said(message: Any) -> Any:
+        properties = message.properties
+        kind = properties.get("type")
+        return (
+            kind,
+            properties.get("correlation_id"),
+            None if kind == "RESPONSE" else properties.get("reply_to"),
+            {k: v for k, v in message.headers.items() if not k.startswith("x-")},
+            message.body,
+        )
+
+    return bool(said(one) == said(other))
+
+
+def test_no_mutated_message_is_believed() -> None:
+    read, believed = try_mutations(EXAMPLES, seed=1)
+    assert believed == 0
+    assert read > EXAMPLES / 10  # else nothing was tried
+
+
+def test_a_verifier_that_believes_all_is_found_by_mutations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keys.Key, "verifies", lambda *told: True)
+    assert try_mutations(200, seed=1)[1] > 0
+
+
+def test_envelopes_that_are_copied_keep_their_signature(apart: dict[str, Party]) -> None:
+    """What a worker gives back is as its engine sent it."""
+    message = signed.came(apart[keys.ENGINE].say("request"))
+    message.delivery_info["redelivered"] = True
+    made = env.copy_of(copy.copy(message))
+    made.signer = apart[keys.WORKER].signer
+    apart[keys.WORKER].hear(signed.came(made))

@@ -1,0 +1,182 @@
+"""Who said a message: signed as it is encoded, verified before anything of it is read.
+
+What is signed is one line of JSON, and the bytes of the body behind it: version, algorithm and id
+of the key, type, correlation id, to whom it goes, when it was sent, a nonce, who is to be answered,
+and all headers but the signature itself and those that brokers add (`x-...`).  Answers may be
+passed on to whoever inherits a flow: to whom they go is not signed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from wbengine import _clock, _json_text, keys
+from wbengine import exceptions as exc
+from wbengine.engines.worker_based import protocol as pr
+from wbengine.engines.worker_based.messages import commands
+from wbengine.engines.worker_based.messages import envelope as env
+
+#: Of what is signed, and how.
+VERSION: Final = "1"
+
+#: Seconds that a message which is about now may be on its way, and clocks may differ.
+WINDOW: Final = 60
+
+#: So many of those that came lately are remembered, so that none counts twice.
+REMEMBERED: Final = 100_000
+
+_PURPOSE: Final = "message"
+#: The body of a question who is there, which engines ask; that of workers who answer is another.
+_QUESTION: Final = b"{}"
+_ENGINES: Final = (keys.ENGINE, keys.OPERATOR)
+
+#: Who may say what.  An engine ends requests of lost workers, in the ledger; people send requests
+#: again that were put aside.
+_MAY_SAY: Final[Mapping[str, Collection[str]]] = {
+    pr.REQUEST: _ENGINES,
+    pr.RESPONSE: (keys.WORKER, keys.ENGINE),
+    pr.NOTIFY: (keys.WORKER,),
+    commands.ASK: (keys.ENGINE,),
+    commands.CANCEL: (keys.ENGINE,),
+    commands.CONTROL: _ENGINES,
+}
+#: What is about now: said again later, it would be wrong.
+_OF_NOW: Final = (pr.NOTIFY, commands.CONTROL)
+
+
+class Nonces:
+    """Those of the last minutes, at most so many.  Thread-safe."""
+
+    def __init__(self, most: int = REMEMBERED) -> None:
+        self._most = most
+        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_new(self, nonce: str, now: float) -> bool:
+        """Whether it was not seen yet; from now on it was."""
+        with self._lock:
+            while self._seen and next(iter(self._seen.values())) < now - 2 * WINDOW:
+                self._seen.popitem(last=False)
+            if nonce in self._seen:
+                return False
+            if len(self._seen) >= self._most:
+                self._seen.popitem(last=False)
+            self._seen[nonce] = now
+            return True
+
+
+class Signer:
+    """Signs what one process says, and verifies what it is told.  Thread-safe."""
+
+    def __init__(
+        self,
+        ring: keys.Keyring,
+        clock: _clock.Clock = _clock.SYSTEM,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(12),
+    ) -> None:
+        self.ring = ring
+        self._clock = clock
+        self._nonce = nonce
+        self._nonces = Nonces()
+
+    def sign(self, envelope: env.Envelope) -> None:
+        """Add the header that shows who said this; it must not be changed any more."""
+        now = self._clock.time()
+        key = self.ring.signing_key(now)
+        kind = envelope.type
+        nonce = self._nonce() if kind in _OF_NOW else "-"
+        to = "-" if kind == pr.RESPONSE else envelope.routing_key
+        said = VERSION, key.id, str(int(now)), nonce, to
+        data = _signed(
+            said, key.algorithm, kind, envelope.correlation_id, envelope.reply_to, envelope.headers
+        )
+        mac = key.sign(_PURPOSE, data + envelope.encoded)
+        envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(said)} {mac.hex()}"
+
+    def verify(self, message: Any, audience: Collection[str]) -> None:
+        """See that a message that came was said by who may say it, to one of this `audience`.
+
+        :raises NotTrusted: it was not; nothing of its body was looked at.
+        """
+        if getattr(message, "compressed", False):
+            raise exc.NotTrusted("it is compressed")
+        find = message.properties.get
+        body = message.body
+        self._verify(
+            find("type", ""),
+            find("correlation_id"),
+            find("reply_to"),
+            message.headers or {},
+            body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body),
+            audience,
+        )
+
+    def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> None:
+        """See that the outcome of a request, as a ledger keeps it, was said by who may say it.
+
+        :raises NotTrusted: it was not.
+        """
+        self._verify(pr.RESPONSE, id, None, headers, body, ())
+
+    def _verify(
+        self,
+        kind: Any,
+        id: Any,
+        reply_to: Any,
+        headers: Mapping[str, Any],
+        body: bytes,
+        audience: Collection[str],
+    ) -> None:
+        now = self._clock.time()
+        signature = headers.get(env.WBE_SIGNATURE)
+        if signature is None and now < self.ring.accept_unsigned_until:
+            return
+        if not isinstance(signature, str):
+            raise exc.NotTrusted("it is not signed")
+        roles = _MAY_SAY.get(kind) if isinstance(kind, str) else None
+        if roles is None:
+            raise exc.NotTrusted("nobody says messages of this type")
+        if kind == pr.NOTIFY and body == _QUESTION:
+            roles = _ENGINES
+        *said, mac = signature.split(" ")
+        if len(said) != 5 or said[0] != VERSION:
+            raise exc.NotTrusted("it is signed in a way that is not known")
+        _, key_id, sent, nonce, to = said
+        key = self.ring.trusted(key_id, roles, now)
+        try:
+            data = _signed(said, key.algorithm, kind, id, reply_to, headers)
+            given = bytes.fromhex(mac)
+            genuine = given.hex() == mac and key.verifies(_PURPOSE, data + body, given)
+        except (TypeError, ValueError, RecursionError):
+            genuine = False
+        if not genuine:
+            raise exc.NotTrusted(f"it does not have the signature of key {key_id}")
+        if kind != pr.RESPONSE and to not in audience:
+            raise exc.NotTrusted("it was said to others")
+        if kind in _OF_NOW:
+            if not abs(now - int(sent)) <= WINDOW:
+                raise exc.NotTrusted("it is too old, or clocks differ")
+            if not self._nonces.is_new(f"{key_id} {nonce}", now):
+                raise exc.NotTrusted("it was said before")
+
+
+def _signed(
+    said: Collection[str],
+    algorithm: str,
+    kind: str,
+    id: Any,
+    reply_to: Any,
+    headers: Mapping[str, Any],
+) -> bytes:
+    """What is signed, but for the body."""
+    bound = {
+        name: value
+        for name, value in headers.items()
+        if name != env.WBE_SIGNATURE and name[:2] != "x-"
+    }
+    to_answer = None if kind == pr.RESPONSE else reply_to
+    return _json_text.canonical([*said, algorithm, kind, id, to_answer, bound]) + b"\n"
