@@ -51,6 +51,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.pools": (2, ""),
     "wbengine.limits": (2, ""),
     "wbengine.start_times": (2, ""),
+    "wbengine.fleet_limits": (1, ""),
     "wbengine.running": (2, ""),
     "wbengine.task_logs": (2, ""),
     "wbengine.signals": (2, ""),
@@ -58,6 +59,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.persistence": (3, ""),
     "wbengine.arguments": (3, ""),
     "wbengine.storage": (3, ""),
+    "wbengine.permits": (3, ""),
     # core and wire
     "wbengine.runtime": (4, CORE),
     "wbengine.transports": (4, WIRE),

@@ -52,7 +52,18 @@ def insert(connection: sa.Connection, table: str, **values: Any) -> None:
 # What each revision kept, in the words of its time: not to be changed once it was released. -------
 
 
+def fill_0009(connection: sa.Connection) -> None:
+    fill_signals(connection)
+    insert(connection, "wbe_limits", name="l", account="{}")
+
+
 def fill_0008(connection: sa.Connection) -> None:
+    """There were no limits."""
+    fill_signals(connection)
+    connection.execute(sa.text("DROP TABLE wbe_limits"))
+
+
+def fill_signals(connection: sa.Connection) -> None:
     fill_schedules(connection)
     insert(connection, "wbe_signals", flow_uuid="flow", name="s", value='{"x":1}', at=1.5)
 
@@ -60,6 +71,7 @@ def fill_0008(connection: sa.Connection) -> None:
 def fill_0007(connection: sa.Connection) -> None:
     """There were no signals."""
     fill_schedules(connection)
+    connection.execute(sa.text("DROP TABLE wbe_limits"))
     connection.execute(sa.text("DROP TABLE wbe_signals"))
 
 
@@ -76,7 +88,7 @@ def fill_schedules(connection: sa.Connection) -> None:
 def fill_0006(connection: sa.Connection) -> None:
     """There were no schedules, and a job that waited for its time had an owner without a name."""
     fill_rows(connection)
-    for table in ("wbe_schedules", "wbe_signals"):
+    for table in ("wbe_schedules", "wbe_signals", "wbe_limits"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
     on_table = " ON wbe_jobs" if connection.dialect.name == "mysql" else ""
     for index in ("ready", "priority"):
@@ -108,7 +120,7 @@ def fill_jobs(connection: sa.Connection) -> None:
 def fill_0004(connection: sa.Connection) -> None:
     """There was no table of jobs, nor what came later."""
     fill_rows(connection)
-    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals"):
+    for table in ("wbe_jobs", "wbe_schedules", "wbe_logs", "wbe_signals", "wbe_limits"):
         connection.execute(sa.text(f"DROP TABLE {table}"))
 
 
@@ -170,6 +182,7 @@ FILLED: dict[str, Callable[[sa.Connection], None]] = {
     "0006": fill_0006,
     "0007": fill_0007,
     "0008": fill_0008,
+    "0009": fill_0009,
 }
 #: When the book was made.
 CREATED = 1767323045.0
@@ -305,7 +318,7 @@ def test_what_was_begun_is_finished(
         assert isinstance(made, sql.SQLBackend)
         layout.upgrade(made.engine)
         with made.engine.begin() as raw:
-            FILLED["0008"](raw)
+            FILLED["0009"](raw)
             if kept is None:
                 raw.execute(sa.text("DROP TABLE wbe_itemdetails"))
                 raw.execute(sa.text("DROP INDEX ix_wbe_flowdetails_created ON wbe_flowdetails"))

@@ -251,7 +251,7 @@ def test_older_and_newer_layouts_are_refused(
     """Older ones until `upgrade` is called; nothing is changed without being asked."""
     for revision, words in [
         ("0002", r"0002, which this version cannot upgrade: .*flow export"),
-        ("0003", r"0003, 0008 is wanted.*upgrade\(\)"),
+        ("0003", r"0003, 0009 is wanted.*upgrade\(\)"),
         ("0999", "newer"),
     ]:
         damage("UPDATE wbe_alembic_version SET version_num = ?", revision)

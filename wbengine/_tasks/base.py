@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from wbengine import _names, atom, invocation, running
@@ -59,6 +59,14 @@ class Task(atom.Atom):
     expires: float | dt.datetime | None = None
     #: Seconds after it is ready (or, an aware datetime, the moment) before which it is not started.
     eta: float | dt.datetime | None = None
+    #: How many may be begun per second, minute, hour or day ('10/s', '100/m', '1000/h', '5000/d'),
+    #: and how many may be under way at once, by all engines together.  See "Limits" in the guide.
+    rate_limit: str | None = None
+    concurrency: int | None = None
+    #: A function of arguments of the task: both are for those alike for which it returns the same.
+    concurrency_key: Callable[..., Any] | None = None
+    #: What is limited together has one name here: by default it is the function or class.
+    limit: str | None = None
     #: Must it run in the engine's own process?
     local: bool = False
     #: Is an execution that is under way cancelled when what it is part of is to be undone, its flow

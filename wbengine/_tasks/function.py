@@ -8,14 +8,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
 
-from wbengine import _binding, _names, atom
+from wbengine import _binding, _names, atom, fleet_limits
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
 
 #: What `@task` sets on the class, by the words that it is given in, and what they are otherwise.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
-    **dict.fromkeys(("backoff", "retry_on"), None),
+    **dict.fromkeys(("backoff", "retry_on", *fleet_limits.ATTRIBUTES), None),
     **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
     **dict.fromkeys(("priority", "retries"), 0),
 }
@@ -158,6 +158,10 @@ def task(
     retry_on: Errors | None = ...,
     cancel_on_revert: bool = ...,
     detached: bool = ...,
+    rate_limit: str | None = ...,
+    concurrency: int | None = ...,
+    concurrency_key: Callable[..., Any] | None = ...,
+    limit: str | None = ...,
 ) -> Callable[[Callable[..., Any]], type[FunctionTask]]: ...
 
 
@@ -192,9 +196,10 @@ def task(
     defaults for every instance; a wrong one is refused when the first instance is made.
 
     :raises TypeError: not a function, or an unknown option.
-    :raises ValueError: `backoff` or `retry_on` without `retries`.
+    :raises ValueError: `backoff` or `retry_on` without `retries`, or a limit that makes no sense.
     """
     attributes = {word: options.pop(word, value) for word, value in _ATTRIBUTES.items()}
+    fleet_limits.check("a task", *(attributes[word] for word in fleet_limits.ATTRIBUTES))
     if not attributes["retries"]:
         for word in ("backoff", "retry_on"):
             if attributes[word] is not None:

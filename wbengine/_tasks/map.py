@@ -81,6 +81,8 @@ class Map(Task):
         self.retry_on = inner.retry_on
         self.priority = inner.priority
         self.local = inner.local
+        self.rate_limit = inner.rate_limit
+        self.concurrency = inner.concurrency
         self.idempotent = inner.idempotent
         self.cancel_on_revert = inner.cancel_on_revert
         self.detached = inner.detached

@@ -15,7 +15,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from threading import RLock
 from typing import Any, Final
 
-from wbengine import _clock, _names, composite_executor, exceptions, signals, states, task
+from wbengine import (
+    _clock,
+    _names,
+    composite_executor,
+    exceptions,
+    signals,
+    states,
+    task,
+)
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine.engines import (
@@ -30,9 +38,10 @@ from wbengine.engines import (
 )
 from wbengine.engines import compilation as compilation_module
 from wbengine.engines import options as options_module
+from wbengine.permits import keeper
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, models
-from wbengine.runtime import atoms, compiler, control, executors, saving, waits
+from wbengine.runtime import atoms, compiler, control, executors, limited, saving, waits
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -107,6 +116,7 @@ class ActionEngine(base.Engine):
         self._in_process = getattr(self._task_executor, "in_process", False)
         self._local_tasks: composite_executor.LocalTasks | None = None
         self._waits: waits.Waits | None = None
+        self._limited: limited.LimitedTasks | None = None
         #: That, and the one for the tasks that stay in this process.
         self._running_executor: calls.TaskExecutor = self._task_executor
 
@@ -173,7 +183,8 @@ class ActionEngine(base.Engine):
     def compile(self) -> None:
         if self._compilation is not None:
             return
-        made = compilation_module.Compilation(compiler.compile(self._flow))
+        plan = compiler.compile(self._flow)
+        made = compilation_module.Compilation(plan, selection.limits(plan))
         self._local_tasks = selection.local_tasks(made.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
             found = [n for n, item in enumerate(made.plan.items) if isinstance(item, task.WaitFor)]
@@ -384,6 +395,9 @@ class ActionEngine(base.Engine):
         finally:
             run.stop_signal.end()
             self._running_executor.stop()
+            if self._limited is not None:
+                self._limited.close()
+                self._limited = None
             self._ended = self._clock.monotonic()
 
     def _left(self, run: run_module.Run, error: BaseException) -> bool:
@@ -459,6 +473,7 @@ class ActionEngine(base.Engine):
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
             waits=self._waits,
+            limited=self._make_limited(plan, functools.partial(inbox.put, None)),
         )
         if self._waits is not None:
             self._waits.wake = functools.partial(inbox.put, None)
@@ -468,6 +483,31 @@ class ActionEngine(base.Engine):
         if held is not None:
             held.on_lost = run.stop_signal.disown
         return run
+
+    def _make_limited(
+        self, plan: plan_module.Plan, wake: Callable[[], None]
+    ) -> limited.LimitedTasks | None:
+        """What keeps the limits of the flow's tasks; None: there are none."""
+        self._limited = None
+        limits = self._compiled("run").limits
+        if limits:
+            held, items, storage = self._ownership.held, plan.items, self._storage
+
+            def arguments(node: int) -> Mapping[str, Any]:
+                item: Any = items[node]
+                return storage.gather(node, item.name, item.rebind, item.optional)
+
+            self._limited = limited.LimitedTasks(
+                limits,
+                keeper.of_process()(self._settings["limits"] or self._backend),
+                storage.flow_uuid,
+                0 if held is None else held.lease.epoch,
+                self._settings["lease"],
+                arguments=arguments,
+                wake=wake,
+                most=1 if self._running_executor.immediate else None,
+            )
+        return self._limited
 
     def _make_lifecycle(self, on_progress: Callable[[], None]) -> atoms.AtomLifecycle:
         return atoms.AtomLifecycle(

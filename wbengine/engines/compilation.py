@@ -7,11 +7,11 @@ when first asked for, and nothing that runs ever reads them.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import deciders, task
+from wbengine import deciders, fleet_limits, task
 from wbengine import flow as flow_module
 from wbengine.runtime import plan as plan_module
 from wbengine.types import outline as outline_module
@@ -39,6 +39,7 @@ _KINDS: Final = {
 
 #: The longest name of a decider in an outline.
 _LONGEST: Final = 60
+NO_LIMITS: Final[Mapping[int, fleet_limits.Limit]] = {}
 _BEGINNINGS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
 
 
@@ -63,8 +64,12 @@ class Compilation:
     FLOW: Final = FLOW
     FLOW_END: Final = FLOW_END
 
-    def __init__(self, plan: plan_module.Plan) -> None:
+    def __init__(
+        self, plan: plan_module.Plan, limits: Mapping[int, fleet_limits.Limit] = NO_LIMITS
+    ) -> None:
         self.plan = plan
+        #: Those of its tasks, by node.
+        self.limits = limits
 
     @cached_property
     def nodes(self) -> list[Any]:
@@ -139,7 +144,7 @@ class Compilation:
         Made anew each time: O(size of the flow).  Engines with a backend keep it with the flow's
         records (`Connection.get_outline`).
         """
-        return _outline_of(self.plan)
+        return _outline_of(self.plan, self.limits)
 
     @cached_property
     def hierarchy(self) -> hierarchies.Hierarchy:
@@ -163,7 +168,7 @@ class Compilation:
         return found
 
 
-def _outline_of(plan: plan_module.Plan) -> Outline:
+def _outline_of(plan: plan_module.Plan, limits: Mapping[int, fleet_limits.Limit]) -> Outline:
     """Everything that is in a plan.
 
     Links between flows are between the flows themselves, and not between where one ends and the
@@ -171,7 +176,7 @@ def _outline_of(plan: plan_module.Plan) -> Outline:
     """
     notes = _notes(plan)
     places: list[int] = []
-    found: list[tuple[str, str, int | None, str | None, str | None, str | None]] = []
+    found: list[tuple[Any, ...]] = []
     known: dict[type, tuple[str, str | None, str | None]] = {}
     columns = zip(plan.kinds, plan.items, plan.names, plan.parent, strict=True)
     end = plan_module.FLOW_END
@@ -187,8 +192,10 @@ def _outline_of(plan: plan_module.Plan) -> Outline:
         places.append(len(found))
         within = places[parent] if parent >= 0 else None
         found.append((name, told[0], within, told[1], notes.get(node), told[2]))
+    for node, limit in limits.items():
+        found[places[node]] = (*found[places[node]], limit.label)
     edges = [(places[before], places[after]) for before, after in _links(plan)]
-    return Outline(tuple(map(OutlineNode._make, found)), tuple(edges))
+    return Outline(tuple([OutlineNode(*told) for told in found]), tuple(edges))
 
 
 def _links(plan: plan_module.Plan) -> list[tuple[int, int]]:

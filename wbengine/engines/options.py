@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from wbengine import _options
 from wbengine.concurrency import limits
 from wbengine.engines import differences, ownership
+from wbengine.permits import stores
 from wbengine.persistence import leases
 from wbengine.runtime import executors, saving
 
@@ -72,6 +73,10 @@ def _seconds(name: str, value: Any) -> float | None:
     return seconds
 
 
+def _limits_url(name: str, value: Any) -> str | None:
+    return None if _is_none(value) else stores.check_url(value)
+
+
 def _is_none(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() == "none")
 
@@ -113,6 +118,7 @@ EVERY: Final[Mapping[str, Option]] = {
     "keep_logs": _ON,
     "on_busy": _choice(ownership.ON_BUSY),
     "lease": Option(_options.number, leases.LEASE_SECONDS),
+    "limits": Option(_limits_url),
     "strict_results": _OFF,
     "timelimit": _TIMELIMIT,
 }

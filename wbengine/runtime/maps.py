@@ -176,12 +176,21 @@ class Maps:
         record.items = models.Items(record.attempt, listed)
         self._storage.writer.mark_items(record, record.items)
 
-    def refill(self, most: int, now: float | None = None) -> list[calls.Invocation]:
-        """What may be submitted `now` (unix seconds), at most `most` items."""
+    def refill(
+        self,
+        most: int,
+        now: float | None = None,
+        crowded: Callable[[int], bool] | None = None,
+    ) -> list[calls.Invocation]:
+        """What may be submitted `now` (unix seconds), at most `most` items; of no Map that is
+        `crowded`.
+        """
         found: list[calls.Invocation] = []
         for node in list(self._refillable):
             if len(found) == most:
                 break
+            if crowded is not None and crowded(node):
+                continue
             running = self.running[node]
             taken = running.fanout.take(most - len(found))
             for item in taken:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from wbengine import _clock, start_times, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
 from wbengine.runtime import atoms, retry_decisions, run_states, saving
+from wbengine.runtime import limited as limited_module
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
@@ -89,8 +90,11 @@ class Run:
         defer_reverts: bool,
         clock: _clock.Clock = _clock.SYSTEM,
         waits: waits_module.Waits | None = None,
+        limited: limited_module.LimitedTasks | None = None,
     ) -> None:
         self._plan = plan
+        #: None: no task is limited.
+        self._limited = limited
         #: None: no task waits for a signal.
         self._waits = waits
         self._scheduler = scheduler
@@ -262,7 +266,8 @@ class Run:
         granted = bool(self.stop_signal.requests) and self._grant_requests()
         if self._waits is not None and self._waits.news:
             self._end_waits(self._waits)
-        woken = self._take_in() or due or granted
+        permitted = self._limited is not None and self._limited.news
+        woken = self._take_in() or due or granted or permitted
         if suspending:
             self._timers = None
             self._stop_starting()
@@ -291,6 +296,8 @@ class Run:
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
             turn = scheduler.take(max(0, self._most - len(self._begun)))
+            if self._limited is not None:
+                turn.execute = self._permitted(turn.execute, self._limited)
             if turn.retry:
                 again = [node for node in turn.retry if self._begin_again(node, node in woken)]
                 for node in again:
@@ -350,7 +357,8 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            tasks += self._maps.refill(self._most, self._clock.time())
+            crowded = None if self._limited is None else self._limited.crowded
+            tasks += self._maps.refill(self._most, self._clock.time(), crowded)
         if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
@@ -360,6 +368,8 @@ class Run:
             tasks = [call for call in tasks if self._may_start(call)]
         if self._waits is not None:
             tasks = self._without_waits(tasks, self._waits)
+        if self._limited is not None:
+            tasks = self._without_limited(tasks, self._limited)
         self._unsent = deque([*tasks, *retries])
         self._begun, self._beginning = [], []
         if tasks:
@@ -442,6 +452,8 @@ class Run:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
+            if self._limited is not None:
+                self._limited.ended(call.node, call.index)
             if call.cancellation.cancelled and self._immediate and outcome.started is None:
                 self._give_back(call)  # it was told before it began
                 return
@@ -471,7 +483,12 @@ class Run:
             self._handle_outcome(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            others = self._maps.take_back(call.node, self._withdraw())
+            withdrawn = self._withdraw()
+            others = self._maps.take_back(call.node, withdrawn)
+            if self._limited is not None:
+                for other in withdrawn:
+                    if other.node == call.node:
+                        self._limited.ended(other.node, other.index)
             self._begun += others
             self._beginning += [other.node for other in others]
 
@@ -542,6 +559,59 @@ class Run:
             if self._timers is None:
                 self._timers = timers_module.Timers()
             self._timers.set(self._holds, due)
+
+    # -- limits ---------------------------------------------------------------------------------
+
+    def _permitted(
+        self, nodes: Sequence[int], limited: limited_module.LimitedTasks
+    ) -> Sequence[int]:
+        """What of these may begin, and what waited for its permit and has it."""
+        found, calls_of_items = limited.take()
+        self._begun += calls_of_items
+        self._beginning += [call.node for call in calls_of_items]
+        for node in nodes:
+            item: Any = self._plan.items[node]
+            if node not in limited.limits or item.fans_out:
+                found.append(node)
+                continue
+            # What an earlier run began is under way, or has to be found; and what is cancelled is
+            # not handed out.
+            begun = self._lifecycle.record(node).state == states.RUNNING
+            refused = any(
+                request.nodes is None or node in request.nodes
+                for request in self._in_flight.granted
+            )
+            try:
+                if refused or limited.begin(node, item.priority, anyway=begun):
+                    found.append(node)
+            except Exception as error:
+                self._lifecycle.fail_before_start(node, error)
+                found.append(node)
+        limited.ask()
+        return found
+
+    def _without_limited(
+        self, tasks: list[calls.Invocation], limited: limited_module.LimitedTasks
+    ) -> list[calls.Invocation]:
+        """Hold back the items of Maps that wait for permits, and return the other calls."""
+        found = []
+        for call in tasks:
+            try:
+                if not is_item(call) or call.action != calls.EXECUTE or limited.begin_item(call):
+                    found.append(call)
+            except Exception as error:
+                self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
+        limited.ask()
+        return found
+
+    def _forget_limited(self, scope: Container[int]) -> None:
+        """What waits for a permit in a scope is not to be begun now."""
+        assert self._limited is not None
+        nodes = self._limited.waiting_nodes(scope)
+        self._limited.forget(nodes)
+        for node in nodes:
+            self._scheduler.give_back(node)
+        self._limited.ask()
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -649,6 +719,8 @@ class Run:
                     self._scheduler.try_reverts_again()
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
+                if self._limited is not None:
+                    self._forget_limited(range(len(self._plan)))
                 for call in self._withdraw():
                     self._give_back(call)
                 self._in_flight.cancel(self._in_flight.targets(request))
@@ -683,6 +755,8 @@ class Run:
         """A scope is being undone: cancel what of it is under way, as far as that says so itself
         (`Task.cancel_on_revert`).
         """
+        if self._limited is not None:
+            self._forget_limited(scope)
         if self._maps.running:
             self._maps.undo(scope)
         found = [call for call in self._in_flight.cancellable if call.node in scope]
@@ -741,6 +815,8 @@ class Run:
         if not self._scheduler.halted:
             self._scheduler.halt()
             self._maps.halt()
+        if self._limited is not None:
+            self._forget_limited(range(len(self._plan)))
         begun, self._begun, self._beginning = self._begun, [], []
         for call in [*begun, *self._withdraw()]:
             self._give_back(call)
@@ -748,12 +824,15 @@ class Run:
     def _withdraw(self) -> list[calls.Invocation]:
         """Take back all that has not started."""
         held, self._held = self._held, {}
-        return [*held.values(), *self._executor.withdraw()]
+        waiting = () if self._limited is None else self._limited.withdraw()
+        return [*held.values(), *waiting, *self._executor.withdraw()]
 
     def _give_back(self, call: atoms.Call) -> None:
         if isinstance(call, calls.Invocation):
             self._sent.discard(call)
             self._in_flight.cancellable.discard(call)
+            if self._limited is not None:
+                self._limited.ended(call.node, call.index)
         if is_item(call):
             self._maps.give_back(call)
             return

@@ -41,7 +41,8 @@ class OutlineNode(NamedTuple):
     `parent` is the position of the flow that it is in (None: it is the outermost node), and `task`
     the name of the class or function that it is made of, for atoms.  `notes` say in words what a
     picture should tell besides: its rule of joining, its deciders.  `signal` is what a task waits
-    for that does nothing else (`task.WaitFor`).
+    for that does nothing else (`task.WaitFor`), and `limit` says in words how a task, or the
+    outermost flow, is limited.
     """
 
     name: str
@@ -50,6 +51,7 @@ class OutlineNode(NamedTuple):
     task: str | None = None
     notes: str | None = None
     signal: str | None = None
+    limit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Outline:
 
     @cached_property
     def _packed(self) -> bytes:
-        names, kinds, parents, tasks, notes, signals = zip(*self.nodes, strict=True)
+        names, kinds, parents, tasks, notes, signals, limits = zip(*self.nodes, strict=True)
         befores = [edge[0] for edge in self.edges]
         numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
         told: dict[str, Any] = {
@@ -96,6 +98,8 @@ class Outline:
         }
         if any(signals):
             told["signals"] = {number: signal for number, signal in enumerate(signals) if signal}
+        if any(limits):
+            told["limits"] = {number: limit for number, limit in enumerate(limits) if limit}
         return zlib.compress(_json_text.text_of(told).encode("utf-8", "surrogatepass"), _LEVEL)
 
     @classmethod
@@ -127,12 +131,19 @@ def _unpacked(data: bytes) -> bytes:
 def _made(told: Mapping[str, Any]) -> Outline:
     tasks, notes = told["tasks"], {int(n): text for n, text in told["notes"].items()}
     signals = {int(n): str(name) for n, name in told.get("signals", {}).items()}
+    limits = {int(n): str(limit) for n, limit in told.get("limits", {}).items()}
     parents = (parent if parent >= 0 else None for parent in _sums(told["parents"]))
     columns = zip(told["names"], told["kinds"], parents, told["task"], strict=True)
     nodes = tuple(
         [
             OutlineNode(
-                name, _KINDS[kind], parent, tasks[task], notes.get(number), signals.get(number)
+                name,
+                _KINDS[kind],
+                parent,
+                tasks[task],
+                notes.get(number),
+                signals.get(number),
+                limits.get(number),
             )
             for number, (name, kind, parent, task) in enumerate(columns)
         ]

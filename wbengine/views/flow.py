@@ -331,7 +331,15 @@ class Building:
             for atom in atoms
             if atom.state == states.RETRYING and atom.waiting
         ]
-        return waiting.of_flow(self.situation, busy, resting)
+        nodes = self.outline.nodes
+        limited = [
+            (atom.name, atom.waiting)
+            for atom in atoms
+            if atom.state == states.PENDING
+            and atom.waiting
+            and atom.waiting == waiting.of_limit(nodes[atom.node])
+        ]
+        return waiting.of_flow(self.situation, busy, resting, limited)
 
 
 _SUSPENDED: Final = frozenset({states.SUSPENDED, states.SUSPENDING})

@@ -12,7 +12,7 @@ from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.structure import Structure
 
-__all__ = ["WAITS_FOR", "Blocking", "Situation", "of_atom", "of_flow"]
+__all__ = ["WAITS_FOR", "Blocking", "Situation", "of_atom", "of_flow", "of_limit"]
 
 #: Nothing that comes after these waits for them any more.
 SETTLED: Final = frozenset({states.SUCCESS, states.IGNORE})
@@ -122,6 +122,10 @@ class Blocking:
                 break
         return first, many
 
+    def limited(self, node: int) -> str | None:
+        """What is said of an atom that has to wait for its limit; None: it has none."""
+        return of_limit(self._structure.outline.nodes[node])
+
     def say(self, first: int, many: int) -> str:
         """These, in words."""
         node = self._structure.outline.nodes[first]
@@ -129,12 +133,23 @@ class Blocking:
         return name if many == 1 else f"{name} and {many - 1:,} more"
 
 
+def of_limit(node: outlines.OutlineNode) -> str | None:
+    """What is said of something that waits for its limit; None: it has none."""
+    if node.limit is None:
+        return None
+    who = "Its items begin" if node.kind == outlines.MAP else "It begins"
+    return f"{who} as soon as its limit allows it: {node.limit}."
+
+
 def of_atom(
     node: int, record: Any, state: str, task: str | None, blocking: Blocking, at: Situation
 ) -> str | None:
     """Why an atom does not run, or does not end; None: it does, or has ended."""
     if state in (states.RUNNING, states.REVERTING):
-        return _under_way(record, state, task, at)
+        why = _under_way(record, state, task, at)
+        if why is None and (limited := blocking.limited(node)) and _fans_out(record, state, at):
+            return limited
+        return why
     if state == states.RETRYING:
         return _retrying(record, at)
     if state == states.IGNORE:
@@ -150,7 +165,18 @@ def of_atom(
     first, many = blocking.before(node)
     if first >= 0:
         return f"It waits for {blocking.say(first, many)}."
-    return _nobody(at) or "It is ready, and is handed out next."
+    return _nobody(at) or blocking.limited(node) or "It is ready, and is handed out next."
+
+
+def _fans_out(record: Any, state: str, at: Situation) -> bool:
+    """Whether items of a Map are still to begin."""
+    return (
+        at.runs
+        and state == states.RUNNING
+        and record is not None
+        and record.items is not None
+        and any(item.state == states.PENDING for item in record.items)
+    )
 
 
 def _under_way(record: Any, state: str, task: str | None, at: Situation) -> str | None:
@@ -233,11 +259,12 @@ def of_flow(
     at: Situation,
     busy: Sequence[Any],
     resting: Sequence[tuple[str, str]],
+    limited: Sequence[tuple[str, str]] = (),
 ) -> str | None:
     """Why a flow does not go on; None: it does, or has ended.
 
     `busy` are the views of atoms that are under way, `resting` names of retries that wait and what
-    is said of them.
+    is said of them, `limited` the same of tasks that wait for their limits.
     """
     if at.state in states.FLOW_ENDED:
         return None
@@ -255,6 +282,10 @@ def of_flow(
         if len(stuck) == 1:
             return f"{first.name}: {first.waiting}"
         return f"{formatting.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
+    if not busy and limited:
+        name, said = limited[0]
+        more = f" ({len(limited) - 1:,} more wait)" if len(limited) > 1 else ""
+        return f"{name}: {said}{more}"
     if not busy and resting:
         name, said = resting[0]
         more = f" ({len(resting) - 1:,} more wait)" if len(resting) > 1 else ""

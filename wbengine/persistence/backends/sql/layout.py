@@ -19,7 +19,7 @@ from wbengine.persistence.backends.sql import tables
 __all__ = ["HEAD", "REVISIONS", "check", "found", "upgrade"]
 
 #: All that can be upgraded, the oldest first (without alembic, which takes a while to import).
-REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS: Final = ("0003", "0004", "0005", "0006", "0007", "0008", "0009")
 HEAD: Final = REVISIONS[-1]
 #: Those before.
 _FORMER: Final = ("0001", "0002")

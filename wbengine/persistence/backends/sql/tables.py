@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from wbengine._sql import dialects
 
 __all__ = [
-    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LOGS", "METADATA", "OUTLINES", "SCHEDULES",
-    "SIGNALS", "VERSION_TABLE", "select",
+    "ATOMS", "BOOKS", "FLOWS", "ITEMS", "JOBS", "LIMITS", "LOGS", "METADATA", "OUTLINES",
+    "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
 #: Where alembic keeps which revision the layout is of.
@@ -179,6 +179,17 @@ SIGNALS: Final = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("flow_uuid", "name", name="pk_wbe_signals"),
     _inside("wbe_signals", "flow_uuid", "wbe_flowdetails"),
+    **dialects.TABLE,
+)
+
+#: Limits that are in use now (`wbengine.permits`).
+LIMITS: Final = sa.Table(
+    "wbe_limits",
+    METADATA,
+    _key("name"),
+    # Who has how many permits, and who waits, as JSON.
+    _text("account", nullable=False),
+    sa.PrimaryKeyConstraint("name", name="pk_wbe_limits"),
     **dialects.TABLE,
 )
 
