@@ -307,7 +307,7 @@ class _Making:
             pending += self._structure.children[node]
 
     def _box(self, node: int, parent: int) -> Box:
-        name, kind, _, task, notes, _ = self._outline.nodes[node]
+        name, kind, _, task, notes, *_ = self._outline.nodes[node]
         atom = self._atoms.get(node)
         if kind == outlines.FLOW:
             counts = self._counts[node]

@@ -136,9 +136,10 @@ class Account:
             free = concurrency - sum(row.held for row in self.flows.values())
         room = free
         if interval is not None:
-            # Later than the end of that only if the store's clock was set back.
-            self.next = max(now, min(self.next, now + HORIZON + interval))
-            room = min(room, math.floor((now + HORIZON - self.next) / interval) + 1)
+            if self.next > now + 2 * HORIZON + interval:  # the store's clock was set back
+                self.next = now
+            self.next = max(now, self.next)
+            room = min(room, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1)
         # What the others would get is left to them.
         waiting = [
             (row.held if concurrency is not None else 0, row.served, number, uuid, row.wanted)

@@ -1,0 +1,374 @@
+"""Limits of tasks hold for all engines together, and what waits for one holds nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import limited
+from tests.support.fresh import process
+from tests.support.limited import ENDLESS, RELEASED, TOLD, flow, one_each, three, twenty
+from tests.support.waiting import until
+from tests.support.workers import worker_in_thread
+from wbengine import engines, exceptions, retry, states, task
+from wbengine.engines import base as engine_base
+from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.permits import stores
+from wbengine.persistence import backends, base
+from wbengine.views import flow as views
+
+PARALLEL = {"engine": "parallel", "max_workers": 20}
+
+
+@pytest.fixture(autouse=True)
+def nothing_told() -> Iterator[None]:
+    limited.clear()
+    yield
+    RELEASED.set()
+
+
+@pytest.fixture(params=["serial", "threads", "workers"])
+def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    if request.param == "workers":
+        with worker_in_thread("memory://limits", limited, threads_count=20):
+            yield {"engine": "worker-based", "url": "memory://limits"}
+        return
+    yield {} if request.param == "serial" else PARALLEL
+
+
+@pytest.fixture(params=["none", "memory", "sqlite", "redis"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Where flows, and with them their limits, are kept."""
+    if request.param == "none":
+        yield {}
+    elif request.param == "redis":
+        yield {"limits": request.getfixturevalue("redis_url")}
+    else:
+        url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/flows.db"
+        with backends.backend(url) as made:
+            yield {"backend": made}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[base.Backend]:
+    with backends.backend(f"sqlite:///{tmp_path}/flows.db") as made:
+        yield made
+
+
+class Running:
+    """An engine in a thread."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.engine: engine_base.Engine = engines.load(*args, **options)
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.engine.run()
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> str:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        state: str = self.engine.storage.get_flow_state()
+        return state
+
+
+def test_no_more_run_at_once(options: dict[str, Any], kept: dict[str, Any]) -> None:
+    engine = engines.load(flow(three, 20), **options, **kept)
+    engine.run()
+    assert len(TOLD.began) == 20
+    assert TOLD.most == (3 if options else 1)
+
+
+def test_two_engines_share(kept: dict[str, Any]) -> None:
+    runs = [Running(flow(three, 20, who), **PARALLEL, **kept) for who in "ab"]
+    assert [run.end() for run in runs] == [states.SUCCESS] * 2
+    assert len(TOLD.began) == 40 and TOLD.most == 3
+    assert left(kept) == {}, "permits are given back when a run ends"
+
+
+def left(kept: dict[str, Any]) -> dict[str, Any]:
+    found = stores.store_of(kept.get("limits") or kept.get("backend")).all()
+    return {name: told for name, told in found.items() if "limited.three" in name}
+
+
+def test_rate_is_kept_by_all_together(kept: dict[str, Any]) -> None:
+    runs = [Running(flow(twenty, 30, who, 0.0), **PARALLEL, **kept) for who in "ab"]
+    assert [run.end() for run in runs] == [states.SUCCESS] * 2
+    times = sorted(at for _, at in TOLD.began)
+    assert len(times) == 60
+    assert times[-1] - times[0] >= 59 / 20 - 0.1
+    for begin in times:
+        # Each begins when it may, or up to so much later.
+        assert sum(begin <= at < begin + 1 for at in times) <= 20 + 8
+
+
+def test_flows_get_the_same_share(store: base.Backend) -> None:
+    """Also one that comes when another has everything, and has much more to do."""
+    big = Running(flow(three, 200, "big", 0.03), backend=store, **PARALLEL)
+    until(lambda: len(TOLD.began) >= 10)
+    small = Running(flow(three, 30, "small", 0.03), backend=store, **PARALLEL)
+    assert small.end() == states.SUCCESS
+    told = [who for who, _ in TOLD.began]
+    during = Counter(told[told.index("small") :])
+    assert during["small"] == 30
+    assert during["big"] <= 2 * 30 + 10, "of three permits it has one or two"
+    big.engine.suspend()
+    assert big.end() == states.SUSPENDED
+
+
+def test_each_key_has_its_own(options: dict[str, Any]) -> None:
+    found = unordered_flow.Flow("f")
+    for number in range(12):
+        inject = {"who": "abc"[number % 3], "seconds": 0.02}
+        found.add(one_each(f"{number}", inject=inject, rebind={"customer": "who"}))
+    engines.run(found, **options)
+    assert len(TOLD.began) == 12 and TOLD.most == (3 if options else 1)
+
+
+def test_items_of_a_map_are_limited(options: dict[str, Any], kept: dict[str, Any]) -> None:
+    items = [f"{number}" for number in range(20)]
+    found = linear_flow.Flow("f").add(
+        task.Map(three(inject={"seconds": 0.02}), over="items", item="who", provides="told")
+    )
+    engine = engines.load(found, inputs={"items": items}, **options, **kept)
+    engine.run()
+    assert engine.storage.fetch("told") == items
+    assert TOLD.most == (3 if options else 1)
+
+
+def test_each_item_has_its_key() -> None:
+    inner = one_each(inject={"seconds": 0.02})
+    found = linear_flow.Flow("f").add(task.Map(inner, over="items", item="customer"))
+    engines.run(found, {"items": ["a", "b"] * 5}, **PARALLEL)
+    assert len(TOLD.began) == 10 and TOLD.most == 2
+
+
+def test_tasks_of_one_limit_share_it() -> None:
+    first = task.task(concurrency=2, limit="shared api")(three.fn)
+    second = task.task(concurrency=2, limit="shared api")(three.fn)
+    inject = {"who": "f", "seconds": 0.02}
+    found = unordered_flow.Flow("f")
+    for number in range(10):
+        found.add(first(f"a{number}", inject=inject), second(f"b{number}", inject=inject))
+    engines.run(found, **PARALLEL)
+    assert len(TOLD.began) == 20 and TOLD.most == 2
+
+
+def test_what_waits_was_not_begun(store: base.Backend) -> None:
+    """It takes no attempt, and who looks is told what it waits for."""
+    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 3)
+    run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+    uuid = run.engine.storage.flow_uuid
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    with store.get_connection() as connection:
+        view = views.read(connection, uuid)
+    said = "It begins as soon as its limit allows it: 3 at once."
+    assert {(atom.state, atom.attempt, atom.waiting) for atom in view.atoms} == {
+        (states.PENDING, 0, said)
+    }
+    assert view.waiting == f"0: {said} (4 more wait)"
+    RELEASED.set()
+    assert holder.end() == run.end() == states.SUCCESS
+    assert TOLD.most == 3
+
+
+def test_items_that_wait_are_told_of(store: base.Backend) -> None:
+    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 3)
+    found = linear_flow.Flow("f").add(
+        task.Map(three(inject={"seconds": 0.0}), over="items", item="who")
+    )
+    run = Running(found, backend=store, inputs={"items": ["a", "b"]}, **PARALLEL)
+
+    def waiting() -> str | None:
+        with store.get_connection() as connection:
+            view = views.read(connection, run.engine.storage.flow_uuid)
+        return view.atoms[0].waiting if view.atoms else None
+
+    until(lambda: waiting() == "Its items begin as soon as its limit allows it: 3 at once.")
+    RELEASED.set()
+    assert holder.end() == run.end() == states.SUCCESS
+
+
+@pytest.mark.parametrize("how", ["suspend", "cancel", "deadline", "sibling fails"])
+def test_flow_that_waits_can_be_ended(how: str, store: base.Backend) -> None:
+    """At once: nothing of what waits is run for it."""
+    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 3)
+    found = flow(three, 5, "f")
+    if how == "sibling fails":
+        found.add(Spoils())
+    else:
+        mapped = three("mapped", inject={"seconds": 0.0})
+        found.add(task.Map(mapped, over="items", item="who"))
+    engine = engines.load(found, backend=store, inputs={"items": ["x"] * 3}, **PARALLEL)
+    timer = threading.Timer(0.3, engine.suspend if how == "suspend" else engine.cancel)
+    if how in ("suspend", "cancel"):
+        timer.start()
+    if how == "suspend":
+        engine.run()
+        assert engine.storage.get_flow_state() == states.SUSPENDED
+    else:
+        kind = {
+            "cancel": exceptions.Cancelled,
+            "deadline": exceptions.DeadlineExceeded,
+            "sibling fails": LookupError,
+        }[how]
+        with pytest.raises(kind):
+            engine.run(deadline=0.3 if how == "deadline" else None)
+        assert engine.storage.get_flow_state() == states.REVERTED
+    assert {who for who, _ in TOLD.began} == {"holder"}
+    ((account, now),) = left({"backend": store}).values()
+    assert list(account.live(now)) == [holder.engine.storage.flow_uuid]
+
+
+class Spoils(task.Task):
+    def execute(self) -> None:
+        raise LookupError("spoilt")
+
+
+def test_suspended_flow_goes_on(store: base.Backend) -> None:
+    engine = engines.load(flow(three, 30, "f"), backend=store, **PARALLEL)
+    threading.Timer(0.1, engine.suspend).start()
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUSPENDED
+    before = len(TOLD.began)
+    assert before < 30
+    engine.run()
+    assert engine.storage.get_flow_state() == states.SUCCESS
+    assert len(TOLD.began) == 30 and TOLD.most == 3
+
+
+def test_cancelled_task_does_not_wait(store: base.Backend) -> None:
+    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 3)
+    run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    assert run.engine.cancel("3")
+    with pytest.raises(exceptions.Cancelled):
+        run.end()
+    RELEASED.set()
+    assert holder.end() == states.SUCCESS
+
+
+class Flaky(task.Task):
+    concurrency = 1
+    retries = 2
+
+    def execute(self) -> None:
+        TOLD.end(TOLD.begin(self.name))
+        if len(TOLD.began) < 3:
+            raise LookupError("again")
+
+
+class Other(task.Task):
+    limit = f"{__name__}.Flaky"
+    concurrency = 1
+
+    def execute(self) -> None:
+        TOLD.end(TOLD.begin(self.name))
+
+
+def test_permit_is_not_held_between_attempts() -> None:
+    made = Flaky("flaky")
+    made.backoff = 0.5
+    found = unordered_flow.Flow("f").add(made)
+    run = Running(found)
+    until(lambda: len(TOLD.began) == 1)
+    began = time.monotonic()
+    engines.run(Other("other"))
+    assert time.monotonic() - began < 0.4, "it did not wait for the retries"
+    assert run.end() == states.SUCCESS
+
+
+def test_failed_task_gives_its_permit_back() -> None:
+    found = linear_flow.Flow("f", retry=retry.Times(5)).add(Flaky("flaky", inject={}))
+    found_again = engines.load(found)
+    found_again.run()
+    assert len(TOLD.began) == 3
+
+
+def test_key_that_fails_fails_its_task() -> None:
+    made = task.task(concurrency=1, concurrency_key=lambda who: who.nonsense)(three.fn)
+    with pytest.raises(AttributeError, match="nonsense"):
+        engines.run(made("t", inject={"who": "x", "seconds": 0}))
+    mapped = task.Map(made(inject={"seconds": 0}), over="items", item="who")
+    with pytest.raises(AttributeError, match="nonsense"):
+        engines.run(mapped, {"items": ["a", "b"]})
+
+
+def test_permits_of_a_killed_engine_are_free_after_its_lease(tmp_path: Path) -> None:
+    """What it ran is gone; and another engine takes the flow up."""
+    url = f"sqlite:///{tmp_path}/flows.db"
+    program = f"from tests.support import limited; limited.hold({url!r})"
+    with process("-c", program, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        with backends.backend(url) as store:
+            run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+            until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+            other.kill()
+            killed = time.monotonic()
+            assert not TOLD.began
+            assert run.end() == states.SUCCESS
+            first = min(at for _, at in TOLD.began) - killed
+            assert 0.5 < first < 2 + 1 + 10
+            assert len(TOLD.began) == 5 and TOLD.most <= 3
+
+
+def test_wide_flow_asks_for_many_at_once(
+    store: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each task: 1,000 of 1,000 permits are one step of the store."""
+    steps = []
+    real = stores.SQLStore.settle
+    monkeypatch.setattr(
+        stores.SQLStore, "settle", lambda self, wants: steps.append(1) or real(self, wants)
+    )
+    wide = task.task(concurrency=1000)(three.fn)
+    engines.run(flow(wide, 1000, "f", 0.0), backend=store, **PARALLEL)
+    assert len(TOLD.began) == 1000
+    assert len(steps) < 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"concurrency": 2}, {"concurrency": 3}, "Limit 'l' is 2 at once for task 'a', and 3 at"),
+        ({"rate_limit": "1/s"}, {"concurrency": 3}, "has to say the same"),
+    ],
+)
+def test_one_limit_says_one_thing(
+    first: dict[str, Any], second: dict[str, Any], words: str
+) -> None:
+    found = unordered_flow.Flow("f")
+    for name, options in (("a", first), ("b", second)):
+        found.add(task.task(**options, limit="l")(three.fn)(name))  # type: ignore[call-overload]
+    with pytest.raises(exceptions.CompilationFailure, match=words):
+        engines.load(found)
+
+
+def test_attributes_that_make_no_sense_are_refused() -> None:
+    made = Other("t")
+    made.rate_limit = "often"
+    with pytest.raises(exceptions.CompilationFailure, match=r"rate_limit of task 't'.*'often'"):
+        engines.load(made)
+
+
+def test_limits_elsewhere_are_a_redis() -> None:
+    with pytest.raises(ValueError, match="Option limits is the URL of a Redis"):
+        engines.load(Other("t"), limits="postgresql://x/y")
