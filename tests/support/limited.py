@@ -57,12 +57,12 @@ def three(who: str, seconds: float) -> str:
 
 @task.task(rate_limit="20/s")
 def twenty(who: str, seconds: float) -> str:
-    return three.fn(who, seconds)
+    return str(three.fn(who, seconds))
 
 
 @task.task(concurrency=1, concurrency_key=lambda customer: customer)
 def one_each(customer: str, seconds: float) -> str:
-    return three.fn(customer, seconds)
+    return str(three.fn(customer, seconds))
 
 
 def flow(made: Any, many: int, who: str = "f", seconds: float = 0.02) -> unordered_flow.Flow:

@@ -62,7 +62,7 @@ def test_each_flow_has_the_same_share() -> None:
 def test_who_waits_for_the_only_permit_has_it_in_turn() -> None:
     one = Terms(None, None, 1)
     account = Account()
-    turns = []
+    turns: list[str] = []
     holder = None
     for now in range(40):
         for flow in ("a", "b", "c"):
@@ -73,7 +73,7 @@ def test_who_waits_for_the_only_permit_has_it_in_turn() -> None:
                 assert holder is None
                 holder = flow
                 turns.append(flow)
-    counts = [turns.count(flow) for flow in "abc"]
+    counts = [turns.count(flow) for flow in ("a", "b", "c")]
     assert max(counts) - min(counts) <= 2 and sum(counts) >= 30
 
 
