@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine._terminal import visible
@@ -58,12 +58,13 @@ class Lines(logging.Formatter):
     """One line for each record, each in the colour of its level.
 
     What else belongs to a record, such as a traceback, is indented below it: no text of others can
-    look like a record.  Control characters are escaped.
+    look like a record.  Control characters are escaped, and `mask` takes secrets out.
     """
 
-    def __init__(self, colour: bool = False) -> None:
+    def __init__(self, colour: bool = False, mask: Callable[[str], str] = str) -> None:
         super().__init__(_FORMAT)
         self._colour = colour
+        self._mask = mask
         self._second = 0, ""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
@@ -78,10 +79,12 @@ class Lines(logging.Formatter):
         return f"{text},{int(msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._coloured(record.levelno, _shown(super().format(record)))
+        return self._coloured(record.levelno, _shown(self._mask(super().format(record))))
 
     def line(self, level: int, name: str, created: float, text: str) -> str:
-        """What `format` makes of a record of such a level, logger, moment, and message."""
+        """What `format` makes of a record of such a level, logger, moment, and message, in which
+        are no secrets.
+        """
         moment = self._time(created, created % 1 * 1000)
         told = f"{moment} {logging.getLevelName(level)} {name}: {text}"
         return self._coloured(level, _shown(told))
@@ -130,6 +133,7 @@ def write(
 
     Where `install` has all of it written, and nobody else hears of it, that is one write, and no
     records are made: it costs a fraction, and who writes lets other threads go first, besides.
+    There must be no secrets in it.
     """
     if (handler := _installed) is not None and _alone(log, handler):
         line, end, name = handler.lines.line, handler.terminator, log.name
@@ -153,13 +157,16 @@ def _alone(log: logging.Logger, handler: _Handler) -> bool:
     return plain and found is not None and found.handlers == [handler]
 
 
-def install(level: str, choice: str, stream: Any) -> None:
-    """Write what is logged, from this level on, to `stream`; unless somebody did that already."""
+def install(level: str, choice: str, stream: Any, mask: Callable[[str], str] = str) -> None:
+    """Write what is logged, from this level on, to `stream`; unless somebody did that already.
+
+    `mask` takes secrets out of a text.
+    """
     global _installed
     root = logging.getLogger()
     if root.handlers:
         return
-    _installed = _Handler(stream, Lines(wants_colour(choice, stream)))
+    _installed = _Handler(stream, Lines(wants_colour(choice, stream), mask))
     root.addHandler(_installed)
     root.setLevel(level.upper())
     # Found out for each line otherwise, and shown in none.

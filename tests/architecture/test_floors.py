@@ -33,6 +33,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     # values
     "wbengine.types": (1, ""),
     "wbengine._codec": (1, ""),
+    "wbengine._secrets": (1, ""),
     "wbengine._json_text": (1, ""),
     "wbengine.keys": (1, ""),
     # model

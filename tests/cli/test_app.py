@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -264,8 +265,10 @@ def test_an_error_of_a_command_is_its_exit_code_and_line(
 
 
 def test_ctrl_c_while_it_is_loaded(wbengine: Command, home: Path) -> None:
-    (home / "click.py").write_text(
+    (home / "before").mkdir()
+    (home / "before" / "click.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n"
     )
-    told = wbengine.apart("flow", "ls")
+    path = os.pathsep.join([str(home / "before"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told = wbengine.apart("flow", "ls", env={"PYTHONPATH": path})
     assert (told.code, told.out, told.error) == (130, "", "wbengine: error: interrupted")

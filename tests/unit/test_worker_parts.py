@@ -15,6 +15,7 @@ import pytest
 from wbengine import _log_lines, invocation
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import endpoint, worker
+from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import describing, jobs, reporting
@@ -320,3 +321,18 @@ def test_where_nobody_configured_logging_warnings_are_seen() -> None:
     program = "from wbengine import logging; logging.getLogger('wbengine.x').warning('look')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("", "look\n")
+
+
+def test_secrets_of_a_request_are_masked_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Of its arguments, by their names, wherever they are said; and what looks like one."""
+    caplog.set_level(logging.DEBUG, "wbengine")
+    job = a_job()
+    given = {"login": {"password": "nightingale"}, "count": 3}
+    job.unit = pr.WorkUnit("c", "t", "execute", given, None, {})
+    said = "3: nightingale was refused by redis://u:passphrase@h with token=abcdef"
+    reporting.Reports("w1").ended(job, failed(ValueError(said)))
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert "3: *** was refused by redis://u:***@h with token=***" in told
+    assert "Traceback" in told or "ValueError" in told
+    for secret in ("nightingale", "passphrase", "abcdef"):
+        assert secret not in told

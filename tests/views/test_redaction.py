@@ -8,8 +8,8 @@ from urllib import parse
 
 import pytest
 
+from wbengine import _secrets as secrets
 from wbengine.types.failure import Failure
-from wbengine.views import secrets
 from wbengine.views.redaction import MASK, Redactor
 
 CANARY = "c4n4ry-of-the-mine"

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions
-from wbengine.cli import config, errors, output
+from wbengine.cli import arguments, config, errors, output
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
     from wbengine.views import redaction
 
 __all__ = ["Context"]
+
+LOG: Final = logging.getLogger(__name__)
 
 
 class Context:
@@ -83,6 +86,8 @@ class Context:
         elif settings.quiet:
             log_level = "warning"
         logs.install(log_level, settings.log_format, settings.color)
+        for warning in arguments.warnings_of(self._arguments):
+            LOG.warning("%s", warning)
         self.import_here()
         if settings.flows:
             from wbengine.engines import allowed

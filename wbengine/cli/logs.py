@@ -5,38 +5,70 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Final
+from typing import Any, Final
 
 from wbengine import _log_lines
 from wbengine._terminal import escaped_json
 
 __all__ = ["JSONLines", "install"]
 
+_DEEPEST: Final = 10
+
 #: What each record has; anything else was given by `extra`.
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JSONLines(logging.Formatter):
-    """One JSON object for each record: time, level, logger, message, and what else it carries."""
+    """One JSON object for each record: time, level, logger, message, and what else it carries,
+    without secrets.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         found = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _masked(record.getMessage()),
         }
-        found |= {name: value for name, value in vars(record).items() if name not in _USUAL}
+        more = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        found |= _shown(more) if more else {}
         if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return escaped_json(json.dumps(found, default=str, ensure_ascii=False))
+            found["traceback"] = _masked(self.formatException(record.exc_info))
+        if record.stack_info:
+            found["stack"] = _masked(self.formatStack(record.stack_info))
+        return escaped_json(json.dumps(found, ensure_ascii=False))
+
+
+def _masked(text: str) -> str:
+    from wbengine import _secrets  # not on top: most commands log nothing
+
+    return _secrets.masked(text)
+
+
+def _shown(value: Any, depth: int = 0) -> Any:
+    """What JSON has of a value, without secrets."""
+    from wbengine import _secrets
+
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        return {
+            _masked(str(key)): _secrets.MASK
+            if _secrets.is_secret_key(key)
+            else _shown(inside, depth + 1)
+            for key, inside in value.items()
+        }
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        return [_shown(inside, depth + 1) for inside in value]
+    return _masked(str(value))
 
 
 def install(level: str, form: str, color: str) -> None:
     """Write what is logged, from this level on; unless somebody did that already."""
     if form == "text":
-        _log_lines.install(level, color, sys.stderr)
+        _log_lines.install(level, color, sys.stderr, _masked)
     elif not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JSONLines())

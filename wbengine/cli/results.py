@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wbengine.views import redaction, secrets
+from wbengine import _secrets
+from wbengine.views import redaction
 
 __all__ = ["shown"]
 
@@ -25,7 +26,7 @@ def shown(value: Any, redactor: redaction.Redactor, depth: int = 0) -> Any:
         return {
             redactor.text(str(key)): (
                 redaction.MASK
-                if secrets.is_secret_key(key) and inside is not None
+                if _secrets.is_secret_key(key) and inside is not None
                 else shown(inside, redactor, depth + 1)
             )
             for key, inside in value.items()

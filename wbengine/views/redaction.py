@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import threading
 import uuid as uuids
 from collections import OrderedDict
@@ -11,39 +10,18 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
-from wbengine import exceptions
+from wbengine import _secrets, exceptions
+from wbengine._secrets import MASK, SecretMatcher, found_in, is_secret_key
 from wbengine.persistence import base, listing, models
 from wbengine.types import failure as ft
 from wbengine.views import formatting, secrets
-from wbengine.views.secrets import SecretMatcher
 
 __all__ = ["MASK", "Redactor", "error_line", "redacted", "redactor_for"]
-
-#: What stands in the place of a secret.
-MASK: Final = "***"
 
 _DEEPEST: Final = 20
 #: So many parts of a container are shown at most, and so many characters of a text.
 _MOST: Final = 1000
 _LONGEST: Final = 100_000
-
-_HINT: Final = re.compile("|".join(secrets.HINTS), re.IGNORECASE | re.ASCII)
-#: What a key is made of, and how much of it is looked at.
-_KEY: Final = re.compile(r"[\w.-]{0,60}")
-_BEFORE: Final = re.compile(r"[\w.-]{0,60}\Z")
-#: An option of a command may have its value behind it as the next word.
-_NEXT_WORD: Final = re.compile(r"[\"']?,?[ \t]+(?=[^\s-])")
-_BETWEEN: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
-_OPEN: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
-_SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|digest|negotiate|apikey)\s+(?=\S)")
-_PLAIN: Final = re.compile(r"(?:(?!&(?:amp;)?[\w.%-]+=)[^\s])+")
-_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})")
-_USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
-_PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
-_NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
-#: What a sentence, or what is around a pair, may have behind it.
-_BEHIND: Final = ".,:;!?)]}>\"'"
-_CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 class Redactor:
@@ -68,7 +46,7 @@ class Redactor:
 
         Secrets of less than six characters are masked beside their keys only.
         """
-        more = SecretMatcher(secrets.found_in(values))
+        more = SecretMatcher(found_in(values))
         return Redactor(self.show_values, self._secrets | more) if more else self
 
     def with_secrets_of(self, other: Redactor) -> Redactor:
@@ -82,14 +60,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """`text` without secrets."""
-        text = self._secrets.hide(text, MASK)
-        lowered = text.lower()
-        if "://" in lowered:
-            text = secrets.URL.sub(rf"\1{MASK}", text)
-            text = _USER.sub(rf"\1{MASK}", text)
-        if any(hint in lowered for hint in secrets.HINTS):
-            text = _pairs(_PEM.sub(rf"\1{MASK}", _BEARER.sub(rf"\1\2{MASK}", text)))
-        return text
+        return _secrets.masked(self._secrets.hide(text, MASK))
 
     def texts(self, many: Iterable[str]) -> list[str]:
         """`text` of each; where there is nothing to mask, in one step."""
@@ -105,7 +76,7 @@ class Redactor:
         """What may be shown of a value, which was found under `key`: something for JSON."""
         if not self.show_values:
             return describe(value)
-        if secrets.is_secret_key(key) and value is not None:
+        if is_secret_key(key) and value is not None:
             return MASK
         return self._shown(value, 0, ())
 
@@ -145,7 +116,7 @@ class Redactor:
             if number == _MOST:
                 found["…"] = f"{len(value) - _MOST:,} more"
                 break
-            hidden = secrets.is_secret_key(key) and inside is not None
+            hidden = is_secret_key(key) and inside is not None
             name = self.text(key if isinstance(key, str) else _repr(key))
             found[name] = MASK if hidden else self._shown(inside, depth + 1, around)
         return found
@@ -176,78 +147,6 @@ def _repr(value: Any) -> str:
         return repr(value)[:_LONGEST]
     except Exception:
         return f"<{type(value).__name__}>"
-
-
-def _pairs(text: str) -> str:
-    """Mask what comes after keys that look secret."""
-    found, kept, at = [], 0, 0
-    while (hint := _HINT.search(text, at)) is not None:
-        at, between = _behind_key(text, hint)
-        if between is None:
-            continue
-        begin, end = _span(text, between)
-        if begin < end and text[begin:end].lower() not in _NOTHING:
-            found += [text[kept:begin], MASK]
-            kept = end
-        at = max(at, end)
-    return "".join([*found, text[kept:]]) if found else text
-
-
-def _behind_key(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
-    """Where the word with the hint ends, and where its value begins, if it is a secret's key."""
-    before = _BEFORE.search(text[max(0, hint.start() - 60) : hint.start()])
-    after = _KEY.match(text, hint.end())
-    head, tail = before[0] if before else "", after[0] if after else ""
-    end = hint.end() + len(tail)
-    key = head + hint[0] + tail
-    if not secrets.is_secret_key(key):
-        return end, None
-    between = _BETWEEN.match(text, end)
-    if between is None and head.startswith("-"):
-        between = _NEXT_WORD.match(text, end)
-    return end, None if between is None else between.end()
-
-
-def _span(text: str, at: int) -> tuple[int, int]:
-    """Where the value begins and ends that begins at `at`."""
-    opened = _OPEN.match(text, at)
-    if opened is not None:
-        begin = opened.end()
-        return begin, _closing(text, begin, opened[1] + opened[2])
-    if text[at : at + 1] in _CLOSES:
-        return at, _balanced(text, at)
-    scheme = _SCHEME.match(text, at)
-    begin = at if scheme is None else scheme.end()
-    plain = _PLAIN.match(text, begin)
-    if plain is None:
-        return begin, begin
-    return begin, begin + (len(plain[0].rstrip(_BEHIND)) or len(plain[0]))
-
-
-def _closing(text: str, at: int, quote: str) -> int:
-    """Where the text ends that `quote` opened before `at`; what has no end, at the end."""
-    while at < len(text):
-        if text.startswith(quote, at):
-            return at
-        at += 2 if text[at] == "\\" and len(quote) == 1 else 1
-    return len(text)
-
-
-def _balanced(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at `at`."""
-    pending: list[str] = []
-    while at < len(text):
-        mark = text[at]
-        if mark in _CLOSES:
-            pending.append(_CLOSES[mark])
-        elif mark in "\"'":
-            at = _closing(text, at + 1, mark)
-        elif pending and mark == pending[-1]:
-            pending.pop()
-            if not pending:
-                return at + 1
-        at += 1
-    return len(text)
 
 
 _T = TypeVar("_T")

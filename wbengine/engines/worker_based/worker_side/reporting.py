@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wbengine import _log_lines, _names, invocation
+from wbengine import _log_lines, _names, _secrets, invocation
 from wbengine._terminal import visible
 from wbengine.types import failure as ft
 
@@ -32,7 +32,9 @@ LOG = logging.getLogger(__name__)
 LOG.addHandler(logging.NullHandler())
 
 #: So much of an exception's message is in the log.
-_SHOWN = 300
+_SHOWN: Final = 300
+#: Of a message so much is looked at.
+_READ: Final = 10_000
 
 _ENDED: Final = "task %.100r of request %s ended%s"
 
@@ -173,16 +175,20 @@ class Reports:
         if self._handlers and self._handled(self._describe(job, outcome), failure):
             return
         names = tuple(failure)
+        # The values of this very request that are secret by their names, wherever they are said.
+        given = () if job.unit is None else (job.unit.arguments, job.unit.result)
+        known = _secrets.SecretMatcher(_secrets.found_in((*given, failure)))
         LOG.warning(
             "task %.100r of request %s failed%s: %s: %s",
             job.name,
             job.id,
             _took(outcome),
             names[0] if names else "an error",
-            _line(failure.exception_str[:_SHOWN]),
+            _line(_shown(failure.exception_str[:_READ], known)[:_SHOWN]),
         )
         if LOG.isEnabledFor(logging.DEBUG):
-            LOG.debug("task %r of request %s: %s", job.name, job.id, failure.traceback_str)
+            told = _shown(failure.traceback_str or "", known)
+            LOG.debug("task %r of request %s: %s", job.name, job.id, told)
 
     def _handled(self, request: FailedRequest, failure: ft.Failure) -> bool:
         info = failure.exc_info or (None, None, None)
@@ -215,6 +221,10 @@ def _took(outcome: invocation.Outcome) -> str:
     if outcome.started is None or outcome.ended is None:
         return ""
     return f" after {max(0.0, outcome.ended - outcome.started):.3f} s"
+
+
+def _shown(text: str, known: _secrets.SecretMatcher) -> str:
+    return _secrets.masked(known.hide(text, _secrets.MASK))
 
 
 def _line(text: str) -> str:

@@ -1,0 +1,126 @@
+"""Secrets that commands are told, and those that they log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import _log_lines
+from wbengine.cli import arguments, logs
+
+URL = "redis://flows:nightingale@queues/0"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "instead"),
+    [
+        (["--url", URL], "--url", "$WBENGINE_URL_FILE"),
+        ([f"--url={URL}"], "--url", "$WBENGINE_URL_FILE"),
+        (["-b", URL], "-b", "$WBENGINE_URL_FILE"),
+        (["--broker", URL], "--broker", "$WBENGINE_URL_FILE"),
+        (["--ledger", URL], "--ledger", "$WBENGINE_LEDGER_FILE"),
+        (["--persistence", "mysql://u:nightingale@db/x"], "--persistence", "_FILE"),
+        (["--board", URL], "--board", "$WBENGINE_BOARD_FILE"),
+        (["--celery-broker", URL], "--celery-broker", "$WBENGINE_CELERY_BROKER"),
+        (["--token", "nightingale-nightingale"], "--token", "--token-file"),
+        (["--token=nightingale-nightingale"], "--token", "--token-file"),
+        (["--inputs", '{"password": "nightingale"}'], "--inputs", "@FILE"),
+        (["--transport-option", "password=nightingale"], "--transport-option", "settings"),
+    ],
+)
+def test_a_secret_on_the_command_line_is_warned_of(
+    words: list[str], name: str, instead: str
+) -> None:
+    """With what to give instead, and not with the secret."""
+    (line,) = arguments.warnings_of(["flow", "run", *words, "orders:flow"])
+    assert line.startswith(f"{name} holds a secret") and instead in line
+    assert "nightingale" not in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--url", "redis://queues/0"],
+        ["--url", "redis://flows@queues/0"],
+        ["--token-file", "/run/secrets/token"],
+        ["--keys", "/etc/wbengine/keys.json"],
+        ["--inputs", '{"name": "Ada"}', "--unique", "key"],
+        ["-b", "amqp://queues", "--name", "token"],
+    ],
+)
+def test_nothing_else_is_warned_of(words: list[str]) -> None:
+    assert list(arguments.warnings_of(["worker", *words, "orders"])) == []
+
+
+def test_commands_warn(wbengine: Command, home: Path) -> None:
+    done = wbengine.begin("flow", "ls", "--persistence", f"sqlite:///{home}/a.db", "--url", URL)
+    _, told = done.communicate(timeout=60)
+    assert "--url holds a secret" in told and "nightingale" not in told
+    done = wbengine.begin("flow", "ls", env={"WBENGINE_URL": URL})
+    assert "holds a secret" not in done.communicate(timeout=60)[1]
+
+
+LEAKS = {
+    "the URL of a broker": (f"lost the broker {URL}", ()),
+    "an argument": ("cannot log in: %s", ({"user": "ada", "password": "nightingale"},)),
+    "a header": ("sent %r", ("Authorization: Bearer nightingale-nightingale",)),
+    "a pair": ("token=%s is wrong", ("nightingale",)),
+}
+
+
+def of_command(form: str, record: logging.LogRecord) -> str:
+    if form == "json":
+        return logs.JSONLines().format(record)
+    return _log_lines.Lines(mask=logs._masked).format(record)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("leak", LEAKS)
+def test_secrets_are_masked_in_lines_of_the_log(leak: str, form: str) -> None:
+    message, args = LEAKS[leak]
+    record = logging.makeLogRecord({"msg": message, "args": args, "levelname": "WARNING"})
+    told = of_command(form, record)
+    assert "nightingale" not in told and "***" in told
+    if form == "json":
+        assert json.loads(told)["level"] == "WARNING"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_secrets_are_masked_in_tracebacks(form: str) -> None:
+    try:
+        raise ConnectionError(f"cannot reach {URL}") from ValueError("password='nightingale'")
+    except ConnectionError as error:
+        info = (type(error), error, error.__traceback__)
+    told = of_command(form, logging.makeLogRecord({"msg": "failed", "exc_info": info}))
+    assert "Traceback" in told and "ConnectionError" in told
+    assert "nightingale" not in told
+
+
+def test_secrets_are_masked_in_what_else_a_record_carries() -> None:
+    more = {"url": URL, "api_key": "nightingale", "deep": {"list": [{"token": "nightingale"}]}}
+    record = logging.makeLogRecord({"msg": "x", **more, "path": Path("/a"), "count": 3})
+    told = of_command("json", record)
+    assert "nightingale" not in told
+    found = json.loads(told)
+    assert (found["path"], found["count"], found["api_key"]) == ("/a", 3, "***")
+    assert found["deep"] == {"list": [{"token": "***"}]}
+
+
+def test_the_log_of_a_command_is_masked(wbengine: Command, home: Path) -> None:
+    """As it is installed: a worker that imports a module which logs."""
+    (home / "noisy.py").write_text(
+        "import logging\nfrom wbengine import task\n"
+        f"logging.getLogger('noisy').warning('connected to %s', {URL!r})\n"
+        "class Nothing(task.Task):\n    def execute(self): pass\n"
+    )
+    for form in ("text", "json"):
+        done = wbengine.begin(
+            "worker", "t", "--tasks", "noisy", "--burst", "--log-format", form,
+            "--url", f"filesystem://{home}/broker",
+        )  # fmt: skip
+        _, told = done.communicate(timeout=60)
+        assert "redis://flows:***@queues/0" in told and "nightingale" not in told

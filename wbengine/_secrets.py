@@ -1,0 +1,445 @@
+"""What is secret: which keys say so, what they hold, where it is written in a text; and texts
+without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+from urllib import parse
+
+from wbengine.types import failure as ft
+
+__all__ = [
+    "MASK",
+    "SHORTEST",
+    "SecretMatcher",
+    "found_in",
+    "is_secret_key",
+    "masked",
+]
+
+#: What stands in the place of a secret.
+MASK: Final = "***"
+
+#: Wherever one of these is in a key, it is that of a secret.
+_ANYWHERE: Final = re.compile(
+    r"passwo?r?d|passphrase|secret|credential|authori[sz]ation|(?:api|access|private|signing|"
+    r"encryption|master|account|shared)[_.\s-]?key(?!s?_?(?:name|word|board|id))"
+)
+#: These are words of their own, as in `auth_token`, `authToken`, `DB_PWD`; not as in `tokenizer`.
+_WORDS: Final = frozenset(
+    {
+        "auth", "bearer", "cookie", "cookies", "cred", "creds", "dsn", "jwt", "otp", "pass",
+        "passwd", "pin", "pwd", "sas", "secrets", "sessionid", "token", "tokens",
+    }
+)  # fmt: skip
+#: A key that ends with one of these is about a secret, and holds none: `token_count`.
+_ABOUT: Final = frozenset(
+    {
+        "age", "at", "backend", "budget", "count", "counts", "endpoint", "expiration", "expires",
+        "expiry", "file", "kind", "length", "lifetime", "limit", "limits", "method", "methods",
+        "mode", "name", "names", "path", "policy", "provider", "required", "scheme", "scope",
+        "scopes", "size", "timeout", "ttl", "type", "types", "uri", "url", "usage", "used",
+    }
+)  # fmt: skip
+#: In front of `tokens` these say how many there are.
+_AMOUNTS: Final = frozenset(
+    {
+        "cached", "completion", "input", "max", "maximum", "min", "minimum", "n", "num", "number",
+        "output", "prompt", "reasoning", "total", "used",
+    }
+)  # fmt: skip
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")
+#: A text without any of these (in lower case) has no key that looks secret.
+HINTS: Final = (
+    "passw", "passphrase", "secret", "credential", "authori", "key", "auth", "bearer", "cookie",
+    "cred", "dsn", "jwt", "pass", "pwd", "sas", "sessionid", "token", "otp", "pin",
+)  # fmt: skip
+_HINT: Final = re.compile("|".join(HINTS))
+#: Nothing is in these, and they are no secrets of their own unless their key says so.
+_PLAIN: Final = (int, float, bool, type(None))
+
+#: What is before a password in a URL, and the password: which may hold anything but white space,
+#: quotes and the beginning of another URL.
+URL: Final = re.compile(
+    r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s:/?#@\"'<>]{0,200}:)((?:(?!://)[^\s\"'<>])+)(?=@)"
+)
+_DEEPEST: Final = 50
+
+
+def is_secret_key(key: object) -> bool:
+    """Whether what is kept under `key` is secret by its name.
+
+    >>> [is_secret_key(key) for key in ("db_password", "authToken", "API-Key", "max_tokens")]
+    [True, True, True, False]
+    """
+    if isinstance(key, bytes):
+        key = key.decode("utf-8", "replace")
+    return isinstance(key, str) and _is_secret(key)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_secret(key: str) -> bool:
+    lowered = key.lower()
+    if _HINT.search(lowered) is None:
+        return False
+    words = [word.lower() for word in _WORD.findall(key)]
+    if words and words[-1] in _ABOUT:
+        return False
+    if _ANYWHERE.search(lowered):
+        return True
+    if words[-1:] == ["tokens"] and not _AMOUNTS.isdisjoint(words):
+        return False
+    return any(word in _WORDS for word in words)
+
+
+def found_in(values: Iterable[Any]) -> Iterator[Any]:
+    """What secret-looking keys hold in `values`, at any depth, and the passwords of URLs.
+
+    Looks into mappings, lists, tuples, sets and failures; what holds itself is looked at once.
+    """
+    seen: set[int] = set()
+    pending: list[tuple[Any, bool, int]] = [(value, False, 0) for value in values]
+    while pending:
+        value, secret, depth = pending.pop()
+        if isinstance(value, str):
+            if secret or "://" in value:
+                yield from _in_text(value, secret)
+        elif isinstance(value, bytes):
+            if secret:
+                yield value
+            yield from _in_text(value.decode("utf-8", "replace"), False)
+        elif isinstance(value, _PLAIN):
+            if secret and value is not None and not isinstance(value, bool):
+                yield value
+        elif type(value) is dict and not secret and _is_plain(value):
+            continue
+        elif id(value) not in seen and depth <= _DEEPEST:
+            seen.add(id(value))
+            depth += 1
+            pending += [
+                (inside, secret or (key is not None and is_secret_key(key)), depth)
+                for key, inside in _parts(value)
+            ]
+
+
+def _is_plain(value: Mapping[Any, Any]) -> bool:
+    """Whether there is nothing to be found in a mapping; says so for the usual small ones."""
+    for key, inside in value.items():
+        kind = type(inside)
+        if kind is str:
+            if "://" in inside:
+                return False
+        elif kind is not int and kind is not float and inside is not None and kind is not bool:
+            return False
+        if is_secret_key(key):
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield from list(value.items())
+    elif isinstance(value, list | tuple | AbstractSet):
+        names = getattr(value, "_fields", None)  # a named tuple says what its parts are
+        if isinstance(value, tuple) and isinstance(names, tuple):
+            yield from zip(names, value, strict=False)
+        else:
+            yield from [(None, inside) for inside in list(value)]
+    elif isinstance(value, ft.Failure):
+        yield None, value.exception_args
+        yield None, value.exception_str
+        for cause in value.causes:
+            yield None, cause.exception_args
+            yield None, cause.exception_str
+
+
+def _in_text(text: str, secret: bool) -> Iterator[str]:
+    if secret:
+        yield text
+    if "://" in text:
+        for found in URL.finditer(text):
+            yield found[2]
+
+
+#: Shorter secrets are masked under their own keys only: they are part of too many words.
+SHORTEST: Final = 6
+#: So much of a secret that was cut off gives it away.
+_START: Final = 4
+#: So many digits a number has to have.
+_DIGITS: Final = 6
+_LINE: Final = 8
+_HARMLESS: Final = frozenset({"none", "null", "true", "false"})
+_CUT: Final = re.compile(r"\.\.\.|…")
+
+
+class SecretMatcher:
+    """Texts that must not be shown, in all the forms in which they are usually written.
+
+    Finding them costs what the text is long, however many there are.
+    """
+
+    __slots__ = ("_by_end", "_by_start")
+
+    def __init__(self, secrets: Iterable[Any] = ()) -> None:
+        # The first characters -> what begins so, by its length, the longest first.
+        self._by_start: dict[str, _Forms] = {}
+        starts: dict[str, set[str]] = {}
+        for secret in secrets:
+            for form in _forms(secret):
+                starts.setdefault(form[:_START], set()).add(form)
+        for start, forms in starts.items():
+            self._by_start[start] = _by_length(forms)
+        # The last characters -> what ends so; made when a text was cut off.
+        self._by_end: dict[str, set[str]] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._by_start)
+
+    def __or__(self, other: SecretMatcher) -> SecretMatcher:
+        """Those of both."""
+        if not other or other is self:
+            return self
+        if not self:
+            return other
+        both = SecretMatcher()
+        both._by_start = dict(self._by_start)
+        for start, forms in other._by_start.items():
+            mine = both._by_start.get(start)
+            if mine is not None and mine != forms:
+                forms = _by_length(form for _, each in (*mine, *forms) for form in each)
+            both._by_start[start] = forms
+        return both
+
+    def hide(self, text: str, mask: str) -> str:
+        """`text` with `mask` in place of each; also of what is left of one beside dots."""
+        starts = self._by_start
+        if not starts or len(text) < _START:
+            return text
+        cuts = list(_CUT.finditer(text))
+        if not cuts and len(starts) < 64 and not any(start in text for start in starts):
+            return text
+        found, kept, at, number = [], 0, 0, 0
+        last = len(text) - _START
+        while at <= last:
+            while number < len(cuts) and cuts[number].end() < at:
+                number += 1
+            cut = cuts[number] if number < len(cuts) else None
+            length = self._length_at(text, at, cut)
+            if length:
+                found += [text[kept:at], mask]
+                at += length
+                kept = at
+            else:
+                at += 1
+        return "".join([*found, text[kept:]]) if found else text
+
+    def _length_at(self, text: str, at: int, cut: re.Match[str] | None) -> int:
+        """How long what must not be shown is that begins at `at`; 0: nothing does.
+
+        `cut` are the next dots, or those that end at `at`: what is before them may be the beginning
+        of a secret, what is behind them the end of one.
+        """
+        forms = self._by_start.get(text[at : at + _START], ())
+        for length, known in forms:
+            if text[at : at + length] in known:
+                return length
+        if cut is None:
+            return 0
+        if cut.end() == at:
+            return self._end_at(text, at)
+        rest = text[at : cut.start()]
+        if len(rest) >= _START and any(
+            form.startswith(rest)
+            for length, known in forms
+            if length >= len(rest)
+            for form in known
+        ):
+            return len(rest)
+        return 0
+
+    def _end_at(self, text: str, at: int) -> int:
+        """How much of the end of a secret is at `at`."""
+        if self._by_end is None:
+            ends: dict[str, set[str]] = {}
+            for forms in self._by_start.values():
+                for _, known in forms:
+                    for form in known:
+                        ends.setdefault(form[-_START:], set()).add(form)
+            self._by_end = ends
+        longest = max(forms[0][0] for forms in self._by_start.values())
+        for end in range(min(len(text), at + longest), at + _START - 1, -1):
+            rest = text[at:end]
+            if any(form.endswith(rest) for form in self._by_end.get(rest[-_START:], ())):
+                return len(rest)
+        return 0
+
+
+_Forms = tuple[tuple[int, frozenset[str]], ...]
+
+
+def _by_length(forms: Iterable[str]) -> _Forms:
+    lengths: dict[int, set[str]] = {}
+    for form in forms:
+        lengths.setdefault(len(form), set()).add(form)
+    return tuple((length, frozenset(lengths[length])) for length in sorted(lengths, reverse=True))
+
+
+def _forms(secret: Any) -> Iterator[str]:
+    """How a secret may be written."""
+    if isinstance(secret, int | float):
+        if len(str(secret)) >= _DIGITS:
+            yield str(secret)
+        return
+    if isinstance(secret, bytes):
+        try:
+            secret = secret.decode()
+        except UnicodeDecodeError:
+            yield from _forms_of_bytes(secret)
+            return
+    text = str(secret).strip()
+    if len(text) < SHORTEST or text.lower() in _HARMLESS:
+        return
+    escaped = json.dumps(text)[1:-1]
+    raw = text.encode("utf-8", "replace")
+    yield from {
+        text,
+        str(secret),
+        repr(text)[1:-1],
+        repr(raw)[2:-1],
+        escaped,
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        json.dumps(escaped)[1:-1],
+        " ".join(text.split()),
+        parse.quote(text),
+        parse.quote(text, safe=""),
+        parse.quote_plus(text),
+        parse.unquote(text) if len(parse.unquote(text)) >= SHORTEST else text,
+        base64.b64encode(raw).decode(),
+    }
+    for line in text.splitlines():
+        if len(line.strip()) >= _LINE:
+            yield line.strip()
+
+
+def _forms_of_bytes(secret: bytes) -> Iterator[str]:
+    """How bytes that are no text may be written."""
+    written = repr(secret)[2:-1]
+    forms = {
+        written,
+        json.dumps(written)[1:-1],
+        secret.decode("utf-8", "replace"),
+        parse.quote(secret, safe=""),
+        secret.hex(),
+        base64.b64encode(secret).decode(),
+    }
+    if len(secret) >= SHORTEST:
+        yield from (form for form in forms if len(form) >= SHORTEST)
+
+
+_ANY_HINT: Final = re.compile("|".join(HINTS), re.IGNORECASE | re.ASCII)
+#: What a key is made of, and how much of it is looked at.
+_KEY: Final = re.compile(r"[\w.-]{0,60}")
+_BEFORE: Final = re.compile(r"[\w.-]{0,60}\Z")
+#: An option of a command may have its value behind it as the next word.
+_NEXT_WORD: Final = re.compile(r"[\"']?,?[ \t]+(?=[^\s-])")
+_BETWEEN: Final = re.compile(r"(?:\\*[\"'])?\]?[ \t]{0,8}(?:=>|:=|=|:(?!//))[ \t]{0,8}")
+_OPEN: Final = re.compile(r"[bBrRuUfF]{0,2}(\\*)([\"'])")
+_SCHEME: Final = re.compile(r"(?i)(?:bearer|basic|token|digest|negotiate|apikey)\s+(?=\S)")
+_BARE: Final = re.compile(r"(?:(?!&(?:amp;)?[\w.%-]+=)[^\s])+")
+_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)([A-Za-z0-9._~+/=-]{8,})")
+_USER: Final = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)([^\s:/?#@\"'<>]{16,})(?=@)")
+_PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
+_NOTHING: Final = frozenset({"none", "null", "true", "false", "***", "''", '""'})
+#: What a sentence, or what is around a pair, may have behind it.
+_BEHIND: Final = ".,:;!?)]}>\"'"
+_CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+def masked(text: str) -> str:
+    """`text` without passwords of URLs, values of keys that look secret, and private keys."""
+    lowered = text.lower()
+    if "://" in lowered:
+        text = URL.sub(rf"\1{MASK}", text)
+        text = _USER.sub(rf"\1{MASK}", text)
+    if any(hint in lowered for hint in HINTS):
+        text = _pairs(_PEM.sub(rf"\1{MASK}", _BEARER.sub(rf"\1\2{MASK}", text)))
+    return text
+
+
+def _pairs(text: str) -> str:
+    """Mask what comes after keys that look secret."""
+    found, kept, at = [], 0, 0
+    while (hint := _ANY_HINT.search(text, at)) is not None:
+        at, between = _behind_key(text, hint)
+        if between is None:
+            continue
+        begin, end = _span(text, between)
+        if begin < end and text[begin:end].lower() not in _NOTHING:
+            found += [text[kept:begin], MASK]
+            kept = end
+        at = max(at, end)
+    return "".join([*found, text[kept:]]) if found else text
+
+
+def _behind_key(text: str, hint: re.Match[str]) -> tuple[int, int | None]:
+    """Where the word with the hint ends, and where its value begins, if it is a secret's key."""
+    before = _BEFORE.search(text[max(0, hint.start() - 60) : hint.start()])
+    after = _KEY.match(text, hint.end())
+    head, tail = before[0] if before else "", after[0] if after else ""
+    end = hint.end() + len(tail)
+    key = head + hint[0] + tail
+    if not is_secret_key(key):
+        return end, None
+    between = _BETWEEN.match(text, end)
+    if between is None and head.startswith("-"):
+        between = _NEXT_WORD.match(text, end)
+    return end, None if between is None else between.end()
+
+
+def _span(text: str, at: int) -> tuple[int, int]:
+    """Where the value begins and ends that begins at `at`."""
+    opened = _OPEN.match(text, at)
+    if opened is not None:
+        begin = opened.end()
+        return begin, _closing(text, begin, opened[1] + opened[2])
+    if text[at : at + 1] in _CLOSES:
+        return at, _balanced(text, at)
+    scheme = _SCHEME.match(text, at)
+    begin = at if scheme is None else scheme.end()
+    plain = _BARE.match(text, begin)
+    if plain is None:
+        return begin, begin
+    return begin, begin + (len(plain[0].rstrip(_BEHIND)) or len(plain[0]))
+
+
+def _closing(text: str, at: int, quote: str) -> int:
+    """Where the text ends that `quote` opened before `at`; what has no end, at the end."""
+    while at < len(text):
+        if text.startswith(quote, at):
+            return at
+        at += 2 if text[at] == "\\" and len(quote) == 1 else 1
+    return len(text)
+
+
+def _balanced(text: str, at: int) -> int:
+    """Behind the bracket that closes the one at `at`."""
+    pending: list[str] = []
+    while at < len(text):
+        mark = text[at]
+        if mark in _CLOSES:
+            pending.append(_CLOSES[mark])
+        elif mark in "\"'":
+            at = _closing(text, at + 1, mark)
+        elif pending and mark == pending[-1]:
+            pending.pop()
+            if not pending:
+                return at + 1
+        at += 1
+    return len(text)
