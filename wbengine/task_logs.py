@@ -13,13 +13,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import running
 from wbengine.concurrency import interrupts, timers
 
-__all__ = ["EVENT", "MAX_CHARACTERS", "MAX_LINES", "Line", "TaskLog", "capture", "lines_of"]
+__all__ = [
+    "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "TaskLog", "capture", "lines_of",
+    "within",
+]  # fmt: skip
 
 #: The type of the events that tell lines; their details are `{"lines": [Line, ...]}`.
 EVENT: Final = "wbengine.logs"
@@ -27,6 +30,10 @@ EVENT: Final = "wbengine.logs"
 #: So much of one execution is kept: lines, and characters of their texts.
 MAX_LINES: Final = 1000
 MAX_CHARACTERS: Final = 65_536
+#: What those who keep it allow one attempt at a task, whatever its workers tell: characters, of
+#: which each line takes some for itself.  Several may run it, one after the other.
+ROOM: Final = 4 * 2 * MAX_CHARACTERS
+_LINE: Final = MAX_CHARACTERS // MAX_LINES
 #: Seconds after which a line is told of a task that still runs.
 _EVERY: Final = 1.0
 
@@ -106,6 +113,17 @@ def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
     told = details.get("lines")
     found = (_line_of(each) for each in told[: MAX_LINES + 1]) if isinstance(told, list) else ()
     return tuple(line for line in found if line is not None)
+
+
+def within(lines: Iterable[Line], room: int) -> tuple[tuple[Line, ...], int]:
+    """The first of `lines`, which there is room for, and what room is left; below 0: for none."""
+    found = []
+    for line in lines:
+        room -= _LINE + len(line.level) + len(line.logger) + len(line.text)
+        if room < 0:
+            break
+        found.append(line)
+    return tuple(found), room
 
 
 def _line_of(told: Any) -> Line | None:

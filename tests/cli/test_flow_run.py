@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ import pytest
 from tests.cli.conftest import Answer, Command, appears
 from tests.cli.flow_files import ORDER, SLOW
 from tests.support.workers import until
-from wbengine import _crash
+from wbengine import _crash, engines
 from wbengine.cli import errors
+from wbengine.persistence import backends, models
 
 PRICED = "tests.cli.shop:priced"
 
@@ -423,6 +425,28 @@ def test_retry_in_a_process_of_its_own(wbengine: Command, home: Path) -> None:
     assert wbengine.apart("flow", "retry", flow, "--detach").out == f"{flow}\n"
     assert wbengine("flow", "watch", flow).code == 0
     assert done(home) == ["reserve", "pay", "pack", "send"]
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "--help"])
+def test_name_of_a_flow_that_means_something_else_is_a_name(
+    name: str, wbengine: Command, home: Path
+) -> None:
+    """Whoever writes to the store chooses what flows are called."""
+    with (
+        backends.backend(f"dir://{home}/flows") as backend,
+        contextlib.closing(backend.get_connection()) as connection,
+    ):
+        connection.upgrade()
+        book, flow = models.LogBook("b"), models.FlowDetail("order", uuid=name)
+        book.add(flow)
+        connection.save_logbook(book)
+        engines.save_factory_details(flow, ORDER.replace(":", "."), (), {}, backend=backend)
+    told = wbengine.apart("flow", "resume", "--detach", "--", name)
+    assert told.out == f"{name}\n", told.err
+    assert wbengine("flow", "watch", "--", name).code == 0
+    assert done(home) == ["reserve", "pay", "pack", "send"]
+    (log,) = (home.parent / "state" / "wbengine").rglob("*.log")
+    assert log.parent.name == "logs" and not list(home.parent.rglob("escaped*"))
 
 
 def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None:

@@ -93,6 +93,8 @@ def test_a_run_shows_orders_and_obeys_none(name: str, color: str, wbengine: Comm
         "flow watch ID --json",
         "flow events ID",
         "flow events ID --json",
+        "flow logs ID",
+        "flow logs ID --json",
         "flow export ID --html",
         "flow retry ID --dry-run",
         "flow retry ID --log-format json",

@@ -18,7 +18,7 @@ from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.site import PATIENCE
 from tests.support.workers import until
-from wbengine import operations
+from wbengine import exceptions, operations
 from wbengine.dashboard import Runner
 from wbengine.persistence import backends
 
@@ -193,3 +193,10 @@ def test_secrets_are_masked_although_the_store_is_gone(
         (shop.folder / "go").touch()
         until(lambda: "exit code" in caplog.text)
         assert "the key is ***" in caplog.text and story.CANARY not in caplog.text
+
+
+def test_a_flow_that_is_called_like_an_option_is_none(tmp_path: Path) -> None:
+    """Whoever writes to the store chooses what flows are called."""
+    starter = Runner({"WBENGINE_PERSISTENCE": f"dir://{tmp_path}/flows"}, PATIENCE)
+    with pytest.raises(exceptions.ExecutionFailure, match="exit code 69"):
+        starter.start("resume", "--help", str)

@@ -19,7 +19,7 @@ from tests.contract import places
 from tests.support import logging_tasks as tasks
 from tests.support import servers, workers
 from tests.support.waiting import until
-from wbengine import engines, exceptions, operations, states, task_logs
+from wbengine import engines, exceptions, operations, running, states, task_logs
 from wbengine.dashboard import create_app
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base
@@ -263,3 +263,27 @@ def test_lines_that_no_store_would_take_as_they_are_harm_nothing(
     ]  # fmt: skip
     with contextlib.closing(kept.get_connection()) as connection:
         assert connection.get_flow_details(uuid).state == states.SUCCESS
+
+
+class Flooding(tasks.task.Task):
+    """Tells of itself what no worker of ours would, as one that was taken over can."""
+
+    def execute(self) -> None:
+        call = running.CURRENT.get()
+        assert call is not None
+        line = (1.0, "INFO", "flood", "x" * 1000)
+        for _ in range(20):
+            call.events(task_logs.EVENT, {"lines": [line] * task_logs.MAX_LINES})
+
+
+def test_store_keeps_so_much_of_a_task_whatever_its_worker_tells(kept: base.Backend) -> None:
+    uuid = run(linear_flow.Flow("f").add(Flooding("flooding")), kept)
+    size = sum(len(line.text) for line in read(kept, uuid))
+    assert task_logs.MAX_CHARACTERS < size < task_logs.ROOM
+
+
+def test_many_empty_lines_take_room_too() -> None:
+    line = task_logs.Line(1.0, "", "", "")
+    found, room = task_logs.within([line] * 100_000, task_logs.ROOM)
+    assert task_logs.MAX_LINES < len(found) < 10 * task_logs.MAX_LINES and room < 0
+    assert task_logs.within([line], room)[0] == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support import sample_tasks, tcp_proxy, workers
+from tests.support.waiting import until
 from tests.telemetry import scraping
 from wbengine import engines
 from wbengine.engines.worker_based import worker as workers_module
@@ -264,3 +266,65 @@ def test_a_client_that_says_nothing_holds_up_nobody() -> None:
             assert scraping.get(f"http://{server.address}/a")[0] == 200
     finally:
         server.stop()
+
+
+def test_client_that_says_its_request_byte_by_byte_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "PATIENCE", 0.5)
+    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
+    server.start()
+    try:
+        with socket.create_connection(server.address) as client:
+            client.settimeout(0.05)
+
+            def is_cut_off() -> bool:
+                try:
+                    client.send(b"x")
+                    return client.recv(1) == b""
+                except TimeoutError:
+                    return False
+                except OSError:
+                    return True
+
+            until(is_cut_off, within=3)
+    finally:
+        server.stop()
+
+
+def test_answer_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "PATIENCE", 0.2)
+    later = threading.Event()
+
+    def slowly() -> serving.Answer:
+        later.wait(0.5)
+        return serving.Answer(b"{}")
+
+    server = serving.Server(LOCAL, {"/a": slowly})
+    server.start()
+    try:
+        assert scraping.get(f"http://{server.address}/a")[0] == 200
+    finally:
+        server.stop()
+
+
+def test_only_so_many_clients_are_served_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST", 2)
+    server = serving.Server(LOCAL, {"/a": lambda: serving.Answer(b"{}")})
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(server.address))
+            with socket.create_connection(server.address, timeout=60) as third:
+                assert third.recv(1) == b""
+        until(lambda: answers(server), within=5)
+    finally:
+        server.stop()
+
+
+def answers(server: serving.Server) -> bool:
+    try:
+        return scraping.get(f"http://{server.address}/a")[0] == 200
+    except OSError:
+        return False

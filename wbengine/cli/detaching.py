@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -40,10 +41,11 @@ def start(
     :raises Failed: the process ended at once; the line says where its log is.
     """
     log = _log_file(uuid)
-    words = [sys.executable, "-m", "wbengine", "flow", operation, uuid, "--no-progress", "--yes"]
+    words = [sys.executable, "-m", "wbengine", "flow", operation, "--no-progress", "--yes"]
     words += [] if deadline is None else ["--deadline", str(deadline)]
     words += [] if report is None else ["--report", os.path.abspath(report)]
-    words += [] if reason is None else ["--reason", reason]
+    words += [] if reason is None else [f"--reason={reason}"]
+    words += ["--", uuid]  # a record may say it is called "--help"
     with log.open("ab") as stream:
         process = subprocess.Popen(
             words,
@@ -128,4 +130,5 @@ def _log_file(uuid: str) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise errors.Failed(f"{folder} cannot be made: {errors.reason(error)}") from error
-    return folder / f"{uuid}.log"
+    # Whoever writes a record chooses its uuid.
+    return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', uuid)[:64]}.log"

@@ -6,6 +6,7 @@ import contextlib
 
 import click
 
+from wbengine._terminal import visible
 from wbengine.cli import base, completions
 from wbengine.cli import context as contexts
 
@@ -41,6 +42,8 @@ def command(context: contexts.Context, flow: str, task: str | None, attempt: int
         return
     for line in found:
         name = line.task if line.item is None else f"{line.task}[{line.item}]"
-        printer.lines(f"{formatting.iso(line.at)} {line.level} {name}: {line.text}")
+        head = visible(f"{formatting.iso(line.at)} {line.level} {name}")
+        # Further lines of a text are not to look like what another task logged.
+        printer.lines(f"{head}: {line.text}".replace("\n", "\n    "))
     if not found:
         printer.line("Nothing was logged.")

@@ -122,7 +122,7 @@ class _Command(threading.Thread):
         # A pipe would end with this process; `run` closes it.
         self._printed: Any = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "wbengine", "flow", what, uuid, "--yes"],
+            [sys.executable, "-m", "wbengine", "flow", what, "--yes", "--", uuid],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._printed,

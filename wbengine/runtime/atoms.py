@@ -133,6 +133,8 @@ class AtomLifecycle:
         self._on_progress = on_progress
         self._kept = storage.backend is not None
         self._keeps_logs = self._kept and keep_logs
+        # By node, attempt and item: of those that logged something.
+        self._room_of_logs: dict[tuple[int, int, int], int] = {}
         if self._keeps_logs:
             task_logs.capture()
         self._in_process = in_process
@@ -483,6 +485,12 @@ class AtomLifecycle:
     def _keep_log(self, node: int, attempt: int, index: int, details: dict[str, Any]) -> None:
         """Store what a task logged, or an item of a Map (else `index` is -1); from any thread."""
         lines = task_logs.lines_of(details) if self._keeps_logs else ()
+        key = (node, attempt, index)
+        if lines:
+            room = self._room_of_logs.get(key, task_logs.ROOM)
+            lines, self._room_of_logs[key] = (
+                task_logs.within(lines, room) if room >= 0 else ((), -1)
+            )
         if lines and self._storage.writer.lease is not None:  # the run is not over
             chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)

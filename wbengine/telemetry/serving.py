@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -10,12 +11,16 @@ from http import HTTPStatus
 from http import server as http
 from typing import Any, Final, NamedTuple
 
+from wbengine.concurrency import timers
+
 __all__ = ["Address", "Answer", "Server", "address"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Seconds that a client may take for its request.
+#: Seconds that a client may take for its request, and to read the answer.
 PATIENCE: Final = 5.0
+#: So many are served at a time; others are cut off.
+MOST: Final = 128
 
 
 class Address(NamedTuple):
@@ -56,7 +61,21 @@ class _Handler(http.BaseHTTPRequestHandler):
     timeout = PATIENCE
     routes: Mapping[str, Route] = {}
 
+    def setup(self) -> None:
+        super().setup()
+        # `timeout` is for each byte.
+        self._late = timers.of_process().after(PATIENCE, self._cut_off)
+
+    def finish(self) -> None:
+        timers.of_process().cancel(self._late)
+        super().finish()
+
+    def _cut_off(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
+        timers.of_process().cancel(self._late)
         route = self.routes.get(self.path.partition("?")[0])
         try:
             found = Answer(b"", "text/plain", HTTPStatus.NOT_FOUND) if route is None else route()
@@ -78,6 +97,22 @@ class _Handler(http.BaseHTTPRequestHandler):
 
 class _Server(http.ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._places = threading.Semaphore(MOST)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         LOG.debug("a client went away", exc_info=True)
