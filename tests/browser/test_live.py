@@ -84,6 +84,36 @@ def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened:
 
 
 @pytest.mark.slow
+def test_what_changes_is_sent_and_nothing_else_is_asked_for(
+    stage: Stage, site: Site, opened: Opener
+) -> None:
+    """Rows of the list, in their order; of a flow its head, but for what can be done to it."""
+    with stage.held():  # there is a list
+        pass
+    lists, asked = opened(site.login_url), list[str]()
+    expect(lists.locator("#live")).to_have_text("Live")
+    with stage.held() as flow:
+        page = opened(site.login_url)
+        page.goto(f"{site.address}flows/{flow}")
+        expect(page.locator("#live")).to_have_text("Live")
+        for each in (lists, page):
+            marked(each)
+            each.on("request", lambda request: asked.append(request.url))
+        expect(lists.locator("#rows tbody tr").first).to_have_id(f"r-{flow}")
+        flow.let_go()
+        stage.finish()
+        done = page.locator("#facts .legend")
+        expect(done).to_have_text(re.compile("3 SUCCESS"))
+        row = lists.locator(f"#r-{flow}")
+        expect(row.locator(".badge")).to_have_text(re.compile("SUCCESS"))
+        expect(row).to_have_text(re.compile("3 of 3"))
+        expect(page.locator("#head h1 + .badge")).to_have_text(re.compile("SUCCESS"))
+    assert not [url for url in asked if "part=rows" in url]
+    assert len([url for url in asked if "part=head" in url]) <= 2  # its state is another one
+    assert is_the_same(page) and is_the_same(lists)
+
+
+@pytest.mark.slow
 def test_what_happened_while_nobody_listened_is_made_up_for(
     stage: Stage, site: Site, opened: Opener
 ) -> None:

@@ -236,7 +236,7 @@ def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
         page.mouse.move(x, y + 100, steps=5)
         page.mouse.up()
         assert page.locator("#canvas").evaluate("each => each.scrollTop") == top - 100
-        assert page.url.endswith("open=184"), "what it was dragged by was not opened"
+        assert page.url.endswith("open=184#node-184"), "what it was dragged by was not opened"
 
         page.get_by_label("Find a task").fill("r19 step 24")
         expect(page.locator("output")).to_have_text(re.compile("Not in what is drawn"))

@@ -49,6 +49,32 @@ def test_what_is_not_kept(connection: Connection) -> None:
                 connection.get_changes(odd, cursor)
 
 
+def test_marks_tell_where_it_is_worth_a_look(connection: Connection) -> None:
+    """For many flows at once: that of a flow is another one after each write to it."""
+    (one, changed), (other, still) = (make(models.TaskDetail("t")) for _ in range(2))
+    connection.save_logbook(one)
+    connection.save_logbook(other)
+    uuids = [changed.uuid, still.uuid, "11111111-2222-4333-8444-555555555555"]
+    seen = [connection.marks(uuids)]
+    assert set(seen[0]) == {changed.uuid, still.uuid}
+    (task,) = changed
+    task.state = states.RUNNING
+    connection.save_changes(changed, [task], flow_row=False)
+    seen.append(connection.marks(uuids))
+    changed.enter(states.RUNNING, 1.0, None)
+    connection.save_changes(changed, [])
+    seen.append(connection.marks(uuids))
+    task.state = states.SUCCESS
+    connection.update_atom_details(task)
+    seen.append(connection.marks(uuids))
+    assert connection.marks(uuids) == seen[-1], "nothing was written"
+    assert len({mark[changed.uuid] for mark in seen}) == len(seen)
+    assert len({mark[still.uuid] for mark in seen}) == 1
+    connection.destroy_flow(changed.uuid)
+    assert set(connection.marks(uuids)) == {still.uuid}
+    assert connection.marks([]) == {}
+
+
 def test_only_what_changed(connection: Connection) -> None:
     """By whatever way it was written; each reader at its own pace."""
     atoms = [models.TaskDetail(name) for name in "abcd"]

@@ -78,8 +78,11 @@ def test_the_list_tells_that_it_has_changed() -> None:
             told = next(events)  # who knows nothing is told at once
             kept.run("two", story.good(name="two"))
             later = next(events)
-        assert told["data"]["changed"] and later["data"]["changed"]
-        assert told["id"] != later["id"]
+        assert told["data"]["changed"] and told["id"] != later["id"]
+        one, two = kept.uuids["one"], kept.uuids["two"]
+        assert not later["data"]["changed"] and later["data"]["order"] == [two, one]
+        assert set(later["data"]["rows"]) == {two}, "that of the other has not changed"
+        assert f'id="r-{two}"' in later["data"]["rows"][two]
         with stream(site, "/stream/flows", last=later["id"]) as events:
             kept.run("three", story.good(name="three"))
             assert next(events)["id"] != later["id"]

@@ -12,9 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from wbengine import drawing, exceptions, states
-from wbengine.dashboard import flow_actions, http_errors, listings, stream, tree, urls
+from wbengine.dashboard import flow_actions, flow_head, http_errors, listings, stream, tree, urls
 from wbengine.dashboard.app_state import AppState
-from wbengine.dashboard.runner import Failed
 from wbengine.types import outline
 from wbengine.views import flow as flows
 from wbengine.views import listing, timeline
@@ -171,11 +170,10 @@ class FlowPages:
                 return self._summary(request, found, part)
             view = found.view
             told = {} if part == "head" else words(view)
-        failed = self._failed(view)
-        done = None if failed else _TOLD.get(request.query_params.get("done", ""))
+        head = flow_head.words(self._state, view)
+        done = None if head["failed"] else _TOLD.get(request.query_params.get("done", ""))
         context = {
-            "actions": flow_actions.of_flow(view, self._state.runner is not None),
-            "failed": failed,
+            **head,
             "here": "/",
             "is_last": view.finished and found.again is None,
             "pace": "refresh-slow" if view.total <= LARGE else "refresh-rarely",
@@ -183,8 +181,6 @@ class FlowPages:
             "signals": () if view.state in states.FLOW_ENDED else view.outline.signals,
             "tab": tab,
             "told": {"kind": "good", "text": done} if done else None,
-            "view": view,
-            "where": f"/flows/{view.uuid}",
             "again": {
                 name: request.query_params.getlist(name)
                 for name in ("under", "start", "after", "state", "name", "sort", "open", "close")
@@ -196,14 +192,6 @@ class FlowPages:
         if part and found.again is not None:  # a page would be loaded again by this, scripts or not
             headers["refresh"] = str(max(1, math.ceil(found.again)))
         return self._state.render(request, name, context, headers=headers)
-
-    def _failed(self, view: flows.FlowView) -> Failed | None:
-        """The latest command that was started for the flow from a page, if it failed."""
-        runner = self._state.runner
-        failed = None if runner is None else runner.failed(view.uuid)
-        if failed is not None and failed.was_suspended and view.state == states.SUSPENDED:
-            return None  # as somebody wished
-        return failed
 
     def _summary(self, request: Request, view: listing.FlowSummary, part: str | None) -> Response:
         """What is shown of a huge flow until it was read: the browser asks again by itself."""

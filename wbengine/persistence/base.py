@@ -169,6 +169,14 @@ class Connection(abc.ABC):
         :raises NotFound: the flow is not kept.
         """
 
+    @abc.abstractmethod
+    def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
+        """A mark of each of these flows, by its uuid: another one once `get_changes` finds more.
+
+        One read for all of them, to look only where it is worth it.  What is not kept (any more) is
+        left out.
+        """
+
     def list_flows(
         self,
         *,

@@ -293,6 +293,9 @@ class _FaultyConnection(base.Connection):
     def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
         return self._inner.get_changes(flow_uuid, since)
 
+    def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
+        return self._inner.marks(flow_uuids)
+
     def find_flows(self, query: listing.Query) -> base.Page:
         return self._inner.find_flows(query)
 

@@ -28,8 +28,9 @@
     };
   };
   const soon = every(700, "refresh"), later = every(2500, "refresh-slow");
-  const rarely = every(15000, "refresh-rarely");
-  const refresh = () => { soon(); later(); rarely(); };
+  const rarely = every(15000, "refresh-rarely"), head = every(700, "refresh-head");
+  const parts = () => { soon(); later(); rarely(); };
+  const refresh = () => { parts(); head(); };
 
   // Of what is behind already, or could not be read, no news may come any more.
   let again = 0, due = Infinity;
@@ -66,13 +67,48 @@
     }
   };
 
+  // The head of a flow is told as it is, but for its forms; rows of a list, with what changed.
+  const swap = (target, text, how) => htmx.swap({ sourceElement: target, target, text, swap: how });
+  const patch_head = (told) => {
+    const facts = document.getElementById("facts");
+    if (!facts) return;
+    swap(facts, told.facts, "innerMorph");
+    if (document.getElementById("head").dataset.mark !== told.mark) head();
+  };
+  const patch_rows = (told) => {
+    const body = document.querySelector("#rows tbody"), row = (uuid) => document.getElementById(`r-${uuid}`);
+    const order = told.order ?? Object.keys(told.rows);
+    if (!body || order.some((uuid) => !row(uuid) && !told.rows[uuid])) return refresh();
+    for (const [uuid, text] of Object.entries(told.rows)) {
+      const made = document.createElement("template");
+      made.innerHTML = text;
+      const before = row(uuid), after = made.content.querySelector("tr");
+      if (!before) body.append(after);
+      else {
+        const links = (place) => [...place.querySelectorAll("a")];
+        const at = links(before).indexOf(document.activeElement);
+        before.replaceWith(after);
+        if (at >= 0) links(after)[at]?.focus({ preventScroll: true });
+      }
+    }
+    if (told.order) {
+      told.order.forEach((uuid, at) => {
+        if (body.children[at] !== row(uuid)) body.insertBefore(row(uuid), body.children[at]);
+      });
+      while (body.children.length > told.order.length) body.lastElementChild.remove();
+    }
+    if (told.foot !== undefined) swap(document.getElementById("foot"), told.foot, "outerMorph");
+  };
+
   const heard = (event) => {
     const told = JSON.parse(event.data);
     if (event.lastEventId) cursor = event.lastEventId;
     for (const atom of told.atoms) patch(atom);
     const failed = told.atoms.filter((atom) => atom.state === "FAILURE").map((atom) => atom.name);
     if (failed.length) say(`Failed: ${failed.slice(0, 3).join(", ")}${failed.length > 3 ? " and others" : ""}`);
-    if (told.atoms.length || told.changed) refresh();
+    if (told.head) patch_head(told.head);
+    if (told.rows) patch_rows(told);
+    if (told.changed) parts();
     if (told.ended) say(`The flow has ended: ${told.state}`);
   };
 
@@ -90,6 +126,8 @@
 
   if (page) {
     listen();
+    // Where no stream is to be had, parts are read now and then.
+    setInterval(() => { if (source.readyState !== EventSource.OPEN && !document.hidden) refresh(); }, 5000);
     // Who does not look needs no news; what happened meanwhile is told on return.
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) source.close();

@@ -331,6 +331,11 @@ class MemoryConnection(base.Connection):
                 changed.sort(key=lambda item: item.index)
             return base.Changes(kept.cursor, False, lazy, atoms, items)
 
+    def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
+        with self._backend.lock:
+            kept = ((uuid, self._backend.flows.get(uuid)) for uuid in flow_uuids)
+            return {uuid: f"{flow.cursor} {flow.updated}" for uuid, flow in kept if flow}
+
     def find_flows(self, query: listing.Query) -> base.Page:
         with self._backend.lock:
             found = [

@@ -188,6 +188,20 @@ class SQLConnection(base.Connection):
             "flow detail", flow_uuid, lambda it: reading.changes(it, flow_uuid, since)
         )
 
+    def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
+        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, str]()
+        if not (asked and self._backend.is_there()):
+            return found
+
+        def work(connection: sa.Connection) -> None:
+            for start in range(0, len(asked), _MOST_UUIDS):
+                some = {"uuids": asked[start : start + _MOST_UUIDS]}
+                for uuid, *told in connection.execute(self._sql.marks, some):
+                    found[uuid] = " ".join(map(str, told))
+
+        self._transact("Looking what has changed", work, write=False)
+        return found
+
     def find_flows(self, query: queries.Query) -> base.Page:
         if not self._backend.is_there():
             return base.Page([], None)

@@ -130,6 +130,12 @@ class Statements:
             " AND wish IS NOT NULL AND lease_owner IS NOT NULL"
         ).bindparams(sa.bindparam("uuids", expanding=True))
 
+        self.marks = sa.text(
+            "SELECT f.uuid, f.id, f.birth, f.updated, f.state, LENGTH(f.more), f.wish,"
+            f" (SELECT MAX(changed) FROM {_ATOMS} WHERE flow_uuid = f.uuid) AS changed"
+            f" FROM {_FLOWS} f WHERE f.uuid IN :uuids"
+        ).bindparams(sa.bindparam("uuids", expanding=True))
+
         columns = ("flow_uuid", "name", "value", "at")
         #: Unless there is one of its name.
         self.add_signal = dialects.upsert(
