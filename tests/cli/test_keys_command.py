@@ -27,29 +27,29 @@ def test_new_file_is_shared_and_of_this_user_alone(wbengine: Command, tmp_path: 
 
 def test_new_files_of_all_roles_trust_each_other(wbengine: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
-    more = ("--accept-unsigned", "1h")
+    more = ("--encrypt", "--accept-unsigned", "1h")
     assert wbengine("keys", "new", "--per-role", str(folder), *more).code == 0
     assert sorted(each.name for each in folder.iterdir()) == [
         "engine.json", "operator.json", "worker.json",
     ]  # fmt: skip
     for role in keys.ROLES:
         ring = keys.Keyring.load(folder / f"{role}.json")
-        assert ring.role == role
+        assert (ring.role, ring.encrypts) == (role, True)
         assert 3500 < ring.accept_unsigned_until - time.time() < 3700
     assert wbengine("keys", "new", "--per-role", str(folder)).code == 1
 
 
 def test_show_tells_no_secret(wbengine: Command, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    wbengine("keys", "new", str(path))
+    wbengine("keys", "new", str(path), "--encrypt")
     answer = wbengine("keys", "show", str(path), "--json")
     shown = json.loads(answer.out)
     (key,) = shown["keys"]
-    assert (key["state"], key["algorithm"], shown["encrypts"]) == ("signs", "hmac-sha256", False)
+    assert (key["state"], key["algorithm"], shown["encrypts"]) == ("signs", "hmac-sha256", True)
     text = answer.out + wbengine("keys", "show", "--keys", str(path)).out
     assert key["id"] in text
     content = json.loads(path.read_text())
-    for secret in (*content["keys"], *content["store"]):
+    for secret in (*content["keys"], *content["store"], *content["encrypt"]):
         assert secret["secret"] not in text
 
 

@@ -41,8 +41,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 class Files:
     """The key files of one fleet, by role."""
 
-    def __init__(self, folder: Path, *, per_role: bool = False) -> None:
-        self.contents = keys.new(per_role=per_role)
+    def __init__(self, folder: Path, *, per_role: bool = False, encrypt: bool = False) -> None:
+        self.contents = keys.new(per_role=per_role, encrypt=encrypt)
         self._folder = folder
         folder.mkdir()
         for role, content in self.contents.items():
@@ -110,9 +110,9 @@ def running(executor: WorkerTaskExecutor, folder: Path, *more: Any) -> Iterator[
         thread.join(PATIENCE)
 
 
-@pytest.mark.parametrize("how", ["shared", "per role"])
+@pytest.mark.parametrize("how", ["shared", "per role", "encrypted"])
 def test_flow_runs_and_workers_obey(url: str, tmp_path: Path, how: str) -> None:
-    files = Files(tmp_path / "keys", per_role=how == "per role")
+    files = Files(tmp_path / "keys", per_role=how == "per role", encrypt=how == "encrypted")
     flow = linear_flow.Flow("f").add(
         sample_tasks.Echo(provides="seen"), sample_tasks.Add(provides="sum")
     )

@@ -247,6 +247,49 @@ def test_a_message_is_signed_once_as_it_is_encoded(apart: dict[str, Party]) -> N
     assert json.loads(first)[env.WBE_SIGNATURE] == made.headers[env.WBE_SIGNATURE]
 
 
+# Encrypted bodies.
+
+
+@pytest.fixture
+def hidden(clock: _clock.ManualClock) -> Party:
+    return Party(keys.new(encrypt=True)[keys.ANY], clock)
+
+
+@pytest.mark.parametrize("layout", ["json", "amqp"])
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_values_are_hidden_from_who_has_no_key(hidden: Party, kind: str, layout: str) -> None:
+    plain = signed.envelope(kind).encoded
+    made = hidden.say(kind)
+    assert made.encoded == plain  # as its size is checked
+    message = signed.came(made, layout)
+    assert b"SUCCESS" not in message.body and b"sample_tasks" not in message.body
+    assert json.loads(message.body)  # as ledgers keep it
+    assert hidden.signer.verify(message, signed.AUDIENCE) == plain
+    # What is given back, or put aside, is sent as it came.
+    assert hidden.signer.verify(signed.came(env.copy_of(message)), signed.AUDIENCE) == plain
+
+
+def test_hidden_values_are_those_of_their_request(hidden: Party, clock: _clock.ManualClock) -> None:
+    message = signed.came(hidden.say("request"))
+    other = Party({**keys.new(encrypt=True)[keys.ANY]}, clock)
+    other.ring.keys = hidden.ring.keys
+    with pytest.raises(exc.NotTrusted, match="no key of that id opens"):
+        other.hear(message)
+    moved = env.copy_of(message)
+    moved.headers = {k: v for k, v in moved.headers.items() if k != env.WBE_SIGNATURE}
+    moved.correlation_id, moved.signer = "r2", hidden.signer
+    with pytest.raises(exc.NotTrusted, match="cannot be decrypted"):
+        hidden.hear(signed.came(moved))
+
+
+def test_an_outcome_in_a_ledger_is_hidden(hidden: Party) -> None:
+    frozen = env.freeze(hidden.say("response"))
+    assert b"SUCCESS" not in frozen
+    thawed = env.thaw(frozen, "r1", signer=hidden.signer)
+    assert thawed.body["data"] == {"result": "böse"}
+    assert env.freeze(thawed) == frozen
+
+
 # Mutations.
 
 

@@ -16,6 +16,8 @@ KINDS = {
     "wbengine-shared": "kept",
     "wbengine-ledger": "ours",
     "wbengine-transient": "ours",
+    "wbengine-keys": "ours",
+    "wbengine-roles": "ours",
     "kombu": "floor",
 }
 CASES = {

@@ -80,6 +80,16 @@ SYSTEMS = (
         variant="transient", peer=False, helped="broker_persistent=False", log=_LINES,
     ),
     System(
+        "wbengine-keys", "wbengine, one key", "wbengine", (), ("redis", "amqp"),
+        "as with wbengine; all messages are signed and verified (HMAC-SHA256)",
+        variant="keys", peer=False, helped="WBENGINE_KEYS of one file", log=_LINES, judged=False,
+    ),
+    System(
+        "wbengine-roles", "wbengine, a key for each role", "wbengine", (), ("redis", "amqp"),
+        "as with wbengine; all messages are signed and verified (Ed25519)",
+        variant="roles", peer=False, helped="WBENGINE_KEYS of two files", log=_LINES, judged=False,
+    ),
+    System(
         "kombu", "kombu alone (echo)", "kombu", ("kombu[redis]>=5.3",), WIRES,
         "acknowledged when the answer was sent; durable queues, persistent messages, no confirms,"
         " no limit to what a worker is handed; it runs nothing and keeps nothing",

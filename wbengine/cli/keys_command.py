@@ -50,14 +50,17 @@ _KEPT: Final = 30 * 24 * 3600.0
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--per-role", is_flag=True, help="A key for each role, instead of one that all have.")
+@click.option("--encrypt", is_flag=True, help="Encrypt arguments and results on the wire, too.")
 @click.option(
     "--accept-unsigned",
     type=params.DURATION,
     default="0",
     help="Believe messages without a signature for so long: until all have their file.",
 )
-def new(context: contexts.Context, path: Path, per_role: bool, accept_unsigned: float) -> None:
-    made = _checked(lambda: keys.new(per_role=per_role))
+def new(
+    context: contexts.Context, path: Path, per_role: bool, encrypt: bool, accept_unsigned: float
+) -> None:
+    made = _checked(lambda: keys.new(per_role=per_role, encrypt=encrypt))
     for content in made.values() if accept_unsigned else ():
         content["accept_unsigned_until"] = round(time.time() + accept_unsigned)
     try:

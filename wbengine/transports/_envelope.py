@@ -98,7 +98,7 @@ def seal(message: Sealed, exchange: str) -> bytes:
     :raises TooLarge: it is larger than `LIMIT`.
     :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
     """
-    body = message.encoded
+    headers, body = message.encoded_headers, message.encoded  # in this order
     properties = {
         "type": message.type,
         "correlation_id": message.correlation_id,
@@ -112,7 +112,7 @@ def seal(message: Sealed, exchange: str) -> bytes:
         "routing_key": message.routing_key,
         "properties": properties,
     }
-    start, headers = _json_text.encode(head, finite=True)[:-1], message.encoded_headers
+    start = _json_text.encode(head, finite=True)[:-1]
     data = b'%b,"headers":%b,"size":%d}\n%b' % (start, headers, len(body), body)
     if len(data) > LIMIT:
         raise exceptions.TooLarge(

@@ -2,11 +2,12 @@
 
 Each flow has an executor of its own, as by default; with the variant `shared`, one executor is kept
 for all flows, as peers keep their connections.  On RabbitMQ: with `ledger` there is one in Redis,
-and with `transient` requests are not persistent.
+and with `transient` requests are not persistent.  With `keys` and `roles` messages are signed.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import place
@@ -32,6 +33,19 @@ class Back(task.Task):
         return x
 
 
+def _keys(folder: Path, *, per_role: bool) -> dict[str, str]:
+    """Key files of engine and worker."""
+    from wbengine import keys
+
+    made = keys.new(per_role=per_role)
+    for role, content in made.items():
+        keys.write(folder / f"{role}.json", content)
+    return {
+        role: str(folder / f"{role if role in made else keys.ANY}.json")
+        for role in (keys.ENGINE, keys.WORKER)
+    }
+
+
 class Driver:
     def __init__(self) -> None:
         import on_wbengine
@@ -46,11 +60,14 @@ class Driver:
         url = place.URL or f"filesystem://{place.FOLDER}/box"
         self._options = {"engine": "worker-based", "url": url}
         ledger = ["--ledger", place.RESULTS] if place.VARIANT == "ledger" else []
+        if place.VARIANT in ("keys", "roles"):
+            told = _keys(Path(place.FOLDER), per_role=place.VARIANT == "roles")
+            self._options["keys"], ledger = told["engine"], ["--keys", told["worker"]]
         self._workers = place.Workers(
             ["-m", "wbengine.worker", "--topic", "bench", "--tasks", "on_wbengine",
              "--url", url, "--threads", str(place.SLOTS), "--quiet", *ledger]
         )  # fmt: skip
-        if ledger:
+        if place.VARIANT == "ledger":
             self._options["ledger"] = place.RESULTS
         if place.VARIANT == "transient":
             self._options["broker_persistent"] = False

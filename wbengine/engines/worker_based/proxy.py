@@ -218,9 +218,10 @@ class Proxy:
 
     def _on_message(self, message: Any) -> None:
         try:
-            if self.signer is not None:
-                self.signer.verify(message, self._audience)
-            data = env.body_of(message, self._topology.interop)
+            if self.signer is None:
+                data = env.body_of(message, self._topology.interop)
+            else:
+                data = env.parse(self.signer.verify(message, self._audience))
         except exc.NotTrusted as error:
             self._dispatcher.distrust(message, str(error))
         except exc.InvalidFormat as error:

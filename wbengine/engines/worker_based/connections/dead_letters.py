@@ -169,17 +169,17 @@ class DeadLetters:
     def _read(self, message: Any) -> DeadLetter | None:
         """What a message holds; None: it is no request, or nobody said it who may."""
         try:
-            if self._signer is not None:
-                self._signer.verify(message, {self._name})
-            return _read(message)
+            if self._signer is None:
+                return _read(message, message.body)
+            return _read(message, self._signer.verify(message, {self._name}))
         except exc.NotTrusted as error:
             LOG.warning("a dead letter is passed over: %s", error)
             return None
 
 
-def _read(message: Any) -> DeadLetter | None:
+def _read(message: Any, body: bytes | str) -> DeadLetter | None:
     try:
-        found = env.received(env.body_of(message), message)
+        found = env.received(env.parse(body), message)
         return DeadLetter(
             found.correlation_id or "",
             found.number(env.WBE_EPOCH, 1),

@@ -525,6 +525,7 @@ class KombuWriter:
             now = time.monotonic()
             keys = self._layout.queues_of(self._channel, envelope.routing_key, now)
         self._peers.declare(self._channel, envelope)
+        headers = envelope.signed_headers
         for key in keys:
             self._producer.publish(
                 envelope.encoded,
@@ -534,7 +535,7 @@ class KombuWriter:
                 type=envelope.type,
                 correlation_id=envelope.correlation_id,
                 reply_to=envelope.reply_to,
-                headers=envelope.signed_headers,
+                headers=headers,
                 priority=envelope.priority,
             )
 

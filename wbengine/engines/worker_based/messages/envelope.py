@@ -109,6 +109,8 @@ WBE_ENDED: Final = "wbe-ended"
 
 #: Who said it: version, id of the key, time, nonce, to whom, and what shows it (see `signing`).
 WBE_SIGNATURE: Final = "wbe-signature"
+#: The id of the key that opens the body: then that is a text in base64.
+WBE_ENCRYPTED: Final = "wbe-encrypted"
 
 READY: Final = "ready"
 STOPPED: Final = "stopped"
@@ -168,7 +170,8 @@ class Envelope:
 
     @property
     def signed_headers(self) -> dict[str, Any]:
-        """The headers as they are sent: whoever encodes a message takes them from here.
+        """The headers as they are sent: whoever encodes a message takes them from here, and the
+        body afterwards, which may be encrypted by that.
 
         :raises ValueError, TypeError: they are no JSON, and the message is signed.
         """
@@ -267,10 +270,11 @@ def thaw(
     :raises NotTrusted: `signer` does not know who said it.
     """
     headers, body = _parted(frozen)
+    opened = body
     if signer is not None:
-        signer.verify_outcome(correlation_id, headers, body)
+        opened = signer.verify_outcome(correlation_id, headers, body)
     made = Envelope(
-        pr.RESPONSE, json.loads(body), reply_to, correlation_id=correlation_id, headers=headers
+        pr.RESPONSE, json.loads(opened), reply_to, correlation_id=correlation_id, headers=headers
     )
     made._encoded = body  # as it was signed
     return made

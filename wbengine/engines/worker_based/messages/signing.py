@@ -8,6 +8,7 @@ passed on to whoever inherits a flow: to whom they go is not signed.
 
 from __future__ import annotations
 
+import base64
 import secrets
 import threading
 from collections import OrderedDict
@@ -46,6 +47,10 @@ _MAY_SAY: Final[Mapping[str, Collection[str]]] = {
 }
 #: What is about now: said again later, it would be wrong.
 _OF_NOW: Final = (pr.NOTIFY, commands.CONTROL)
+
+
+#: What holds values of users: encrypted, where the key file says so.
+_HIDDEN: Final = (pr.REQUEST, pr.RESPONSE)
 
 
 class Nonces:
@@ -88,6 +93,8 @@ class Signer:
         now = self._clock.time()
         key = self.ring.signing_key(now)
         kind = envelope.type
+        if kind in _HIDDEN and self.ring.encrypts and env.WBE_ENCRYPTED not in envelope.headers:
+            self._encrypt(envelope)
         nonce = self._nonce() if kind in _OF_NOW else "-"
         to = "-" if kind == pr.RESPONSE else envelope.routing_key
         said = VERSION, key.id, str(int(now)), nonce, to
@@ -97,8 +104,9 @@ class Signer:
         mac = key.sign(_PURPOSE, data + envelope.encoded)
         envelope.headers[env.WBE_SIGNATURE] = f"{' '.join(said)} {mac.hex()}"
 
-    def verify(self, message: Any, audience: Collection[str]) -> None:
-        """See that a message that came was said by who may say it, to one of this `audience`.
+    def verify(self, message: Any, audience: Collection[str]) -> bytes:
+        """The body of a message that came: it was said by who may say it, to one of this
+        `audience`.
 
         :raises NotTrusted: it was not; nothing of its body was looked at.
         """
@@ -106,7 +114,7 @@ class Signer:
             raise exc.NotTrusted("it is compressed")
         find = message.properties.get
         body = message.body
-        self._verify(
+        return self._verify(
             find("type", ""),
             find("correlation_id"),
             find("reply_to"),
@@ -115,12 +123,12 @@ class Signer:
             audience,
         )
 
-    def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> None:
-        """See that the outcome of a request, as a ledger keeps it, was said by who may say it.
+    def verify_outcome(self, id: str, headers: Mapping[str, Any], body: bytes) -> bytes:
+        """The body of the outcome of a request, as a ledger keeps it: who may say it did.
 
         :raises NotTrusted: it was not.
         """
-        self._verify(pr.RESPONSE, id, None, headers, body, ())
+        return self._verify(pr.RESPONSE, id, None, headers, body, ())
 
     def _verify(
         self,
@@ -130,11 +138,11 @@ class Signer:
         headers: Mapping[str, Any],
         body: bytes,
         audience: Collection[str],
-    ) -> None:
+    ) -> bytes:
         now = self._clock.time()
         signature = headers.get(env.WBE_SIGNATURE)
         if signature is None and now < self.ring.accept_unsigned_until:
-            return
+            return body
         if not isinstance(signature, str):
             raise exc.NotTrusted("it is not signed")
         roles = _MAY_SAY.get(kind) if isinstance(kind, str) else None
@@ -162,6 +170,28 @@ class Signer:
                 raise exc.NotTrusted("it is too old, or clocks differ")
             if not self._nonces.is_new(f"{key_id} {nonce}", now):
                 raise exc.NotTrusted("it was said before")
+        return self._opened(kind, id, headers, body)
+
+    def _encrypt(self, envelope: env.Envelope) -> None:
+        key_id, hidden = self.ring.seal(
+            envelope.encoded, _bound(envelope.type, envelope.correlation_id)
+        )
+        envelope.headers[env.WBE_ENCRYPTED] = key_id
+        envelope._encoded = b'"%b"' % base64.b64encode(hidden)
+
+    def _opened(self, kind: str, id: Any, headers: Mapping[str, Any], body: bytes) -> bytes:
+        key_id = headers.get(env.WBE_ENCRYPTED)
+        if key_id is None:
+            return body
+        try:
+            return self.ring.open(str(key_id), base64.b64decode(body[1:-1]), _bound(kind, id))
+        except ValueError:
+            raise exc.NotTrusted("its body is not encrypted as it says") from None
+
+
+def _bound(kind: str, id: Any) -> bytes:
+    """What an encrypted body belongs to."""
+    return f"{kind} {id}".encode("utf-8", "surrogatepass")
 
 
 def _signed(
