@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hmac
 import json
 import os
 from pathlib import Path
@@ -34,6 +35,15 @@ def test_a_new_key_signs_and_is_trusted_by_all(per_role: bool) -> None:
             assert known.verifies("request", b"data", signature)
             assert not known.verifies("request", b"Data", signature)
             assert not known.verifies("response", b"data", signature)
+
+
+def test_the_shared_key_makes_an_hmac_of_a_derived_key() -> None:
+    """As RFC 2104 and RFC 5869 (its last step) have it: others can make it."""
+    content = keys.new()[keys.ANY]
+    secret = keys._bytes(content["keys"][0]["secret"])
+    derived = hmac.digest(secret, b"wbengine/1 message\x01", "sha256")
+    signed = keys.Keyring(content).signing_key(NOW).sign("message", b"data" * 100)
+    assert signed == hmac.digest(derived, b"data" * 100, "sha256")
 
 
 def test_a_key_of_another_role_is_not_trusted() -> None:

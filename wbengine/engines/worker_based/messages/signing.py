@@ -2,7 +2,7 @@
 
 What is signed is one line of JSON, and the bytes of the body behind it: version, algorithm and id
 of the key, type, correlation id, to whom it goes, when it was sent, a nonce, who is to be answered,
-and all headers but the signature itself and those that brokers add (`x-...`).  Answers may be
+and all headers but the signature itself and those that brokers add.  Answers may be
 passed on to whoever inherits a flow: to whom they go is not signed.
 """
 
@@ -48,6 +48,13 @@ _MAY_SAY: Final[Mapping[str, Collection[str]]] = {
 #: What is about now: said again later, it would be wrong.
 _OF_NOW: Final = (pr.NOTIFY, commands.CONTROL)
 
+
+#: The signature itself, and what brokers add.
+_NOT_SIGNED: Final = frozenset((
+    env.WBE_SIGNATURE, "x-death", "x-delivery-count", "x-acquired-count",
+    "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
+    "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
+))  # fmt: skip
 
 #: What holds values of users: encrypted, where the key file says so.
 _HIDDEN: Final = (pr.REQUEST, pr.RESPONSE)
@@ -203,10 +210,10 @@ def _signed(
     headers: Mapping[str, Any],
 ) -> bytes:
     """What is signed, but for the body."""
-    bound = {
-        name: value
-        for name, value in headers.items()
-        if name != env.WBE_SIGNATURE and name[:2] != "x-"
-    }
+    bound = headers
+    if left_out := _NOT_SIGNED.intersection(headers):
+        bound = dict(headers)
+        for name in left_out:
+            del bound[name]
     to_answer = None if kind == pr.RESPONSE else reply_to
     return _json_text.canonical([*said, algorithm, kind, id, to_answer, bound]) + b"\n"
