@@ -5,6 +5,7 @@ they name.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -320,3 +321,17 @@ def test_schedules_are_signed(signing: Path, store: base.Backend, here: Path) ->
     assert schedules.get("bad").last_flow is None
     assert "schedule 'bad' is not to be run" in str(schedules.get("bad").trouble)
     assert {each.name for each in schedules.all()} == {"good", "bad"}  # to look is harmless
+
+
+def test_a_command_takes_keys_by_its_option(
+    signing: Path, store: base.Backend, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it was told holds for it alone."""
+    good, bad = kept(store).uuid, forge(store, kept(store), mac="0").uuid
+    monkeypatch.delenv(keys.VARIABLE)
+    words = [f"--persistence=sqlite:///{here}/flows.db", "flow", "resume", f"--keys={signing}"]
+    more = ["--flows", HERE]
+    assert app.main([*words, bad, *more]) == 1
+    assert app.main([*words, good, *more]) == 0
+    assert keys.VARIABLE not in os.environ
+    assert allowed.of_process().names == ()

@@ -41,6 +41,7 @@ class Command(click.Command):
         context = ctx.find_object(contexts.Context)
         if context is not None:
             context.path = ctx.command_path
+            ctx.call_on_close(context.ends.close)
             context.start(self.log_level)
         return super().invoke(ctx)
 

@@ -41,6 +41,8 @@ class Context:
         self.began = time.monotonic()
         #: The command that is being run, in words.
         self.path = "wbengine"
+        #: What is undone when the command has ended.
+        self.ends = contextlib.ExitStack()
 
     @cached_property
     def files(self) -> list[config.File]:
@@ -89,13 +91,7 @@ class Context:
         for warning in arguments.warnings_of(self._arguments):
             LOG.warning("%s", warning)
         self.import_here()
-        if settings.flows:
-            from wbengine.engines import allowed
-
-            try:
-                allowed.set_for_process(settings.flows)
-            except ValueError as error:
-                raise settings.failed("flows", errors.line_of(error)) from error
+        self._use(settings)
         for name in settings.include:
             try:
                 with _streams.aside():
@@ -104,6 +100,21 @@ class Context:
                 raise settings.failed(
                     "include", f"{name!r} cannot be imported: {errors.line_of(error)}"
                 ) from error
+
+    def _use(self, settings: config.Settings) -> None:
+        """Let the keys and flows that are set hold wherever records are read, until the end."""
+        before = os.environ.get("WBENGINE_KEYS")
+        if settings.keys and settings.keys != before:
+            os.environ["WBENGINE_KEYS"] = settings.keys
+            self.ends.callback(_set_variable, "WBENGINE_KEYS", before)
+        if settings.flows:
+            from wbengine.engines import allowed
+
+            try:
+                allowed.set_for_process(settings.flows)
+            except ValueError as error:
+                raise settings.failed("flows", errors.line_of(error)) from error
+            self.ends.callback(allowed.set_for_process, None)
 
     def failed(self, error: BaseException) -> int:
         """Tell what went wrong, in one line; returns the exit code."""
@@ -165,6 +176,13 @@ class Context:
                     raise
                 line = f"{errors.line_of(error)} ({stores.not_made(self.settings)})"
                 raise errors.Failed(line, errors.NO_SUCH) from error
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 class _Late:

@@ -116,6 +116,7 @@ def _environment(context: contexts.Context) -> dict[str, str]:
         "WBENGINE_EXCHANGE": settings.exchange,
         "WBENGINE_LEDGER": settings.ledger,
         "WBENGINE_FLOWS": ",".join(settings.flows),
+        "WBENGINE_KEYS": settings.keys,
     }
     return {name: value for name, value in told.items() if value}
 

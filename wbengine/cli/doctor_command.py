@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from wbengine.cli import base, errors, output
+from wbengine.cli import base, errors, exposed, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
 
 
 @base.pass_context
-def _run(context: contexts.Context, /, min_workers: int, celery_queue: tuple[str, ...]) -> int:
+def _run(
+    context: contexts.Context, /, min_workers: int, celery_queue: tuple[str, ...], strict: bool
+) -> int:
     from wbengine.diagnosis import findings
 
     settings = context.settings
@@ -69,7 +71,7 @@ def _run(context: contexts.Context, /, min_workers: int, celery_queue: tuple[str
         timeout=settings.timeout,
         celery_queues=celery_queue,
     )
-    return _Report(context.printer).run(_all(settings, place, min_workers, context.began))
+    return _Report(context.printer).run(_all(context, place, min_workers, strict))
 
 
 command = _Doctor(
@@ -93,6 +95,7 @@ command = _Doctor(
             help="A queue of Celery's that workers take from: is anything left of earlier versions?"
             " May be repeated.",
         ),
+        click.Option(["--strict"], **exposed.strict("Take it for wrong, too, if there are")),
     ],
     help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
     tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,
@@ -106,12 +109,16 @@ command = _Doctor(
 )
 
 
-def _all(settings: Any, place: Place, min_workers: int, began: float) -> Any:
+def _all(context: contexts.Context, place: Place, min_workers: int, strict: bool) -> Any:
     from wbengine.diagnosis import examining, findings
 
+    settings = context.settings
     files = ", ".join(str(file.path) for file in settings.files)
     yield findings.good("settings", files or "no files: what is not said has its default")
-    yield from examining.examine(place, min_workers, began)
+    tell = findings.bad if strict else findings.note
+    for one in exposed.found(context):
+        yield tell("files", str(one), one.fix)
+    yield from examining.examine(place, min_workers, context.began)
 
 
 class _Report:

@@ -14,6 +14,7 @@ from wbengine.cli import (
     base,
     completions,
     errors,
+    exposed,
     params,
     running,
     schedule_command,
@@ -61,15 +62,19 @@ class _Serve(base.Command):
     help="serial (default), parallel, workers, or a URI with options.")  # fmt: skip
 @click.option("--health-addr", type=params.ADDRESS, metavar="HOST:PORT",
     help="Serve /livez and /readyz there (port 0: any that is free).")  # fmt: skip
+@exposed.STRICT
 @base.pass_context
 def command(
     context: contexts.Context,
     max_simultaneous: int | None,
     engine: str,
     health_addr: Any,
+    strict: bool,
 ) -> int:
     from wbengine.conductors import service
 
+    if strict:
+        exposed.refuse(context)
     if stores.is_of_this_process(context.settings):
         raise errors.Failed(
             f"the store {context.settings.store} ends with this process: nobody else could submit",

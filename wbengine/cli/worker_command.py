@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from wbengine import __version__
 from wbengine import exceptions as exc
-from wbengine.cli import base, errors, fleets, params, signals
+from wbengine.cli import base, errors, exposed, fleets, params, signals
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -117,6 +117,7 @@ _OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--max-tasks",), {"type": click.IntRange(1), "metavar": "N", "help": "End after N tasks."}),
     (("--drain-timeout",), {"type": params.DURATION, "metavar": "DURATION",
         "help": "Told to end, give up what still runs after this time (never)."}),
+    (("--strict",), exposed.strict("Do not start with")),
     (("--metrics-addr",), {"type": params.ADDRESS, "metavar": "HOST:PORT",
         "help": "Serve /metrics for Prometheus there (port 0: any that is free)."}),
     (("--health-addr",), {"type": params.ADDRESS, "metavar": "HOST:PORT",
@@ -156,6 +157,8 @@ def _run(context: contexts.Context, /, topics: tuple[str, ...], **given: Any) ->
     options.topic = (*options.topic, *topics)
     options.tasks = options.tasks or settings.include
     _check(options)
+    if options.strict:
+        exposed.refuse(context)
     if options.topic:  # the worker itself would wait longer
         fleets.check(settings, vars(settings))
     try:

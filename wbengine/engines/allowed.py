@@ -114,13 +114,13 @@ def of_process(flows: Flows = None) -> AllowedFlows:
     return AllowedFlows(part.strip() for part in told.split(",") if part.strip())
 
 
-def set_for_process(flows: Iterable[str]) -> None:
-    """Let these names be allowed where a program says nothing else.
+def set_for_process(flows: Iterable[str] | None) -> None:
+    """Let these names be allowed where a program says nothing else; None: what `VARIABLE` says.
 
     :raises ValueError: one can be none.
     """
     global _of_process
-    _of_process = AllowedFlows(flows)
+    _of_process = None if flows is None else AllowedFlows(flows)
 
 
 def note_named(name: str) -> None:

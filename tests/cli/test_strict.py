@@ -1,0 +1,104 @@
+"""Files with secrets that others can read are told of, and refused where that is wanted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from wbengine import keys
+
+URL = "redis://flows:nightingale@127.0.0.1:1/0"
+
+
+def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with secrets that this command uses, which others can read."""
+    path = home / "secret"
+    path.write_text("sqlite:///flows.db" if what == "store" else URL)
+    settings = home / "wbengine.toml"
+    if what == "settings":
+        path = settings
+        settings.write_text(f'ledger = "{URL}"\n')
+    elif what == "variable":
+        monkeypatch.setenv("WBENGINE_LEDGER_FILE", str(path))
+    elif what == "token":
+        monkeypatch.setenv("WBENGINE_DASHBOARD_TOKEN_FILE", str(path))
+    elif what == "users":
+        settings.write_text(f'[dashboard]\nusers = "{path}"\n')
+    elif what == "keys":
+        path.unlink()
+        (content,) = keys.new().values()
+        keys.write(path, content)
+        monkeypatch.setenv(keys.VARIABLE, str(path))
+    else:
+        path = home / "flows.db"
+        path.touch()
+        monkeypatch.setenv("WBENGINE_PERSISTENCE", f"sqlite:///{path}")
+    path.chmod(0o644)
+    return path
+
+
+KINDS = ("settings", "variable", "token", "users", "keys", "store")
+COMMANDS = {
+    "worker": ("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst"),
+    "serve": ("serve",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_do_not_start_with_what_others_can_read(
+    kind: str, command: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plant(kind, home, monkeypatch)
+    told = wbengine(*COMMANDS[command], "--strict", "--url", f"filesystem://{home}/broker")
+    assert told.code == 78
+    assert f"--strict: others can read {path}, " in told.error and "(mode 0644)" in told.error
+    assert f"chmod go-rwx {path}" in told.error
+    assert "nightingale" not in told.error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_doctor_tells_and_with_strict_finds_it_wrong(
+    kind: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plant(kind, home, monkeypatch)
+    words = ("doctor", "--json", "--url", f"filesystem://{home}/broker", "--timeout", "1")
+    for strict, good in (((), None), (("--strict",), False)):
+        findings = wbengine(*words, *strict).json["findings"]
+        (found,) = [one for one in findings if one["check"] == "files"]
+        assert (found["good"], found["fix"]) == (good, f"chmod go-rwx {path}")
+        assert str(path) in found["text"]
+    assert os.stat(path).st_mode & 0o777 == 0o644  # it was told of, not changed
+    path.chmod(0o600)
+    findings = wbengine(*words, "--strict").json["findings"]
+    assert not [one for one in findings if one["check"] == "files"]
+
+
+def test_files_without_secrets_may_be_read(wbengine: Command, home: Path) -> None:
+    (home / "wbengine.toml").write_text('url = "redis://queues/0"\ninclude = []\n')
+    (home / "wbengine.toml").chmod(0o644)
+    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
+                    "--url", f"filesystem://{home}/broker")  # fmt: skip
+    assert told.code == 0, told
+
+
+def test_a_worker_starts_with_private_files(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant("token", home, monkeypatch).chmod(0o600)
+    told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
+                    "--url", f"filesystem://{home}/broker")  # fmt: skip
+    assert told.code == 0, told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+def test_what_others_may_change_is_told_so(
+    wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = plant("token", home, monkeypatch)
+    path.chmod(0o620)
+    told = wbengine("worker", "t", "--tasks", "x", "--strict", "--url", f"filesystem://{home}/b")
+    assert f"others can change {path}" in told.error
