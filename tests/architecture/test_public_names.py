@@ -98,7 +98,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "REMOVAL",
     ),
     "wbengine.jobs.backends": ("fetch", "backend", "BACKEND_NAMESPACE"),
-    "wbengine.jobs.backends.impl_sql": ("SQLJob", "SQLJobBoard"),
+    "wbengine.jobs.backends.impl_sql": ("SQLJobBoard",),
     "wbengine.jobs.backends.impl_memory": ("MemoryJobBoard",),
     "wbengine.jobs.backends.impl_redis": ("RedisJobBoard",),
     "wbengine.jobs.backends.impl_zookeeper": ("ZookeeperJobBoard",),

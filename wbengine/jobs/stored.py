@@ -1,4 +1,5 @@
-"""Jobs that are documents of a store: what the boards in Redis, ZooKeeper and etcd have in common.
+"""Jobs that are kept in a store: what all boards have in common that keep theirs, and what those in
+Redis, ZooKeeper and etcd have, whose jobs are documents.
 
 Such a board may keep the job of a flow under the flow's uuid, as one in the flows' database does:
 `repost` posts it unless the board has it, so that a flow is never on the board twice.
@@ -19,7 +20,7 @@ from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 
-__all__ = ["Identity", "Posting", "Status", "StoredJob", "StoredJobBoard"]
+__all__ = ["Identity", "KeptJobBoard", "Posting", "Status", "StoredJob", "StoredJobBoard"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _DAMAGES: Final = (LookupError, TypeError, ValueError, OverflowError, OSError)
 
 
 class Posting(NamedTuple):
-    """A job as the store has it: `document` is what `StoredJobBoard.post` made of it.
+    """A job as the store has it: `told` has its name, and perhaps its details and its book.
 
     `sequence` says in which order jobs of one `rank` were posted, `created` when, in unix seconds.
     """
@@ -49,9 +50,19 @@ class Posting(NamedTuple):
     uuid: str
     rank: int
     sequence: int
-    document: str
+    told: Mapping[str, Any]
     created: float
     claims: int = 0
+
+    @classmethod
+    def of(
+        cls, uuid: str, rank: int, sequence: int, document: str, created: float, claims: int = 0
+    ) -> Posting:
+        """That of a document, which `StoredJobBoard.post` made.
+
+        :raises Exception: the document is damaged.
+        """
+        return cls(uuid, rank, sequence, json.loads(document), created, claims)
 
 
 class Status(NamedTuple):
@@ -74,10 +85,10 @@ class Identity(NamedTuple):
 
 
 class StoredJob(base.Job):
-    """A job of a `StoredJobBoard`."""
+    """A job of a `KeptJobBoard`."""
 
-    def __init__(self, board: StoredJobBoard, posting: Posting) -> None:
-        told: dict[str, Any] = json.loads(posting.document)
+    def __init__(self, board: KeptJobBoard, posting: Posting) -> None:
+        told = posting.told
         super().__init__(
             board, told["name"], posting.uuid, backend=board.persistence, book_data=told.get("book")
         )
@@ -99,7 +110,8 @@ class StoredJob(base.Job):
         """
         if self._packed is not None:
             try:
-                found = _codec.unpack(self._packed)
+                packed = self._packed
+                found = _codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
             except (ValueError, exceptions.InvalidFormat) as error:
                 raise exceptions.JobFailure(
                     f"{self} has details that are damaged", error
@@ -158,8 +170,8 @@ class StoredJob(base.Job):
         return hash(self.uuid)
 
 
-class StoredJobBoard(base.NotifyingJobBoard):
-    """A board whose jobs are documents; what is one step of the store is for its classes."""
+class KeptJobBoard(base.NotifyingJobBoard):
+    """A board whose jobs are in a store; what is one step of the store is for its classes."""
 
     def __init__(
         self,
@@ -169,28 +181,10 @@ class StoredJobBoard(base.NotifyingJobBoard):
     ) -> None:
         super().__init__(name, conf)
         self.persistence: Final = persistence
-        # The ids that the board has had, the last one last: a store that lost its data has another.
-        self._ids: list[str] = []
         # The jobs that could not be read: each is logged once.
         self._unreadable: set[str] = set()
 
     # -- what the store does --------------------------------------------------------------------
-
-    #: Where the store is, as hosts name it; None: only its client knows.
-    address: str | None = None
-
-    @property
-    @abc.abstractmethod
-    def place(self) -> str:
-        """What tells the board from others of its store."""
-
-    @abc.abstractmethod
-    def _identify(self, new: str) -> Identity:
-        """What `identify` returns; the id is `new` if there is none yet."""
-
-    @abc.abstractmethod
-    def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
-        """Keep a new job; None: there is one with this uuid, or it was trashed."""
 
     @abc.abstractmethod
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
@@ -206,6 +200,10 @@ class StoredJobBoard(base.NotifyingJobBoard):
     @abc.abstractmethod
     def _find(self, uuid: str) -> Any:
         """What the store has of the job with this uuid, for `_parse`; None: nothing."""
+
+    @abc.abstractmethod
+    def _is_trashed(self, uuid: str) -> bool:
+        """What `is_trashed` does."""
 
     @abc.abstractmethod
     def look(self, job: base.Job) -> Status | None:
@@ -229,9 +227,120 @@ class StoredJobBoard(base.NotifyingJobBoard):
     def extend(self, job: StoredJob, expiry: float) -> bool:
         """What `Job.extend_expiry` does."""
 
+    # -- listing --------------------------------------------------------------------------------
+
+    def iterjobs(
+        self, only_unclaimed: bool = False, ensure_fresh: bool = False
+    ) -> base.JobBoardIterator:
+        jobs = self._jobs(only_unclaimed, ensure_fresh)
+        return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
+
+    def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
+        for name, row in self._rows(only_unclaimed, ensure_fresh):
+            try:
+                job = StoredJob(self, self._parse(row))
+            except _DAMAGES as error:
+                # Of a later version, or damaged: it keeps nobody from the others.
+                if name not in self._unreadable:
+                    self._unreadable.add(name)
+                    LOG.warning("Job %s cannot be read, and is left: %r", name, error)
+                continue
+            yield job
+
+    def _posted(self, found: Posting) -> StoredJob:
+        """The job that was posted just now; tells of it."""
+        job = StoredJob(self, found)
+        self.notifier.notify(base.POSTED, {"job": job})
+        return job
+
+    def find(self, uuid: str) -> StoredJob | None:
+        """The job with this uuid; None: it is not on the board (any more)."""
+        row = self._find(uuid) if _is_key(uuid) else None
+        if row is None:
+            return None
+        try:
+            return StoredJob(self, self._parse(row))
+        except _DAMAGES as error:
+            raise exceptions.JobFailure(f"Job {uuid} cannot be read: {error!r}") from error
+
+    def is_trashed(self, uuid: str) -> bool:
+        """Whether the job with this uuid was trashed."""
+        return _is_key(uuid) and self._is_trashed(uuid)
+
+    def find_owner(self, job: base.Job) -> str | None:
+        found = self.look(job)
+        return None if found is None else found.owner
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    @base.check_who
+    def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
+        found = self._claim(job, who, None if expiry is None else check_expiry(expiry))
+        if isinstance(found, Status):
+            left, owner = found.remaining, found.owner
+            until = "" if left is None else f", for {left:.1f} seconds more"
+            why = "waits for its time" if owner is None else f"is claimed by {owner}"
+            raise exceptions.UnclaimableJob(f"{job} {why}{until}")
+        if isinstance(job, StoredJob):
+            job.claimed(*found)
+        self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+
+    @base.check_who
+    def consume(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "consume")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    @base.check_who
+    def abandon(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "abandon")
+
+    @base.check_who
+    def trash(self, job: base.Job, who: str) -> None:
+        self._end(job, who, "trash")
+        self.notifier.notify(base.REMOVAL, {"job": job})
+
+    def _end(self, job: base.Job, who: str, how: str) -> None:
+        found = self._end_claim(job, who, how)
+        if found is None:
+            return
+        if found.owner is None:
+            raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
+        again = " anew" if found.owner == who else ""
+        raise exceptions.JobFailure(
+            f"{job} is claimed{again} by {found.owner}: {who} cannot {how} it"
+        )
+
+
+class StoredJobBoard(KeptJobBoard):
+    """A board whose jobs are documents of a store that has no flows."""
+
+    def __init__(
+        self,
+        name: str,
+        conf: Mapping[str, Any] | None = None,
+        persistence: persistence_base.Backend | None = None,
+    ) -> None:
+        super().__init__(name, conf, persistence)
+        # The ids that the board has had, the last one last: a store that lost its data has another.
+        self._ids: list[str] = []
+
+    # -- what the store does --------------------------------------------------------------------
+
+    #: Where the store is, as hosts name it; None: only its client knows.
+    address: str | None = None
+
+    @property
     @abc.abstractmethod
-    def _is_trashed(self, uuid: str) -> bool:
-        """What `is_trashed` does."""
+    def place(self) -> str:
+        """What tells the board from others of its store."""
+
+    @abc.abstractmethod
+    def _identify(self, new: str) -> Identity:
+        """What `identify` returns; the id is `new` if there is none yet."""
+
+    @abc.abstractmethod
+    def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
+        """Keep a new job; None: there is one with this uuid, or it was trashed."""
 
     # -- which board it is ----------------------------------------------------------------------
 
@@ -261,7 +370,7 @@ class StoredJobBoard(base.NotifyingJobBoard):
         own = self.note
         return note.get("board") in self._ids or ("at" in own and note.get("at") == own["at"])
 
-    # -- posting and listing --------------------------------------------------------------------
+    # -- posting --------------------------------------------------------------------------------
 
     def post(
         self,
@@ -288,20 +397,6 @@ class StoredJobBoard(base.NotifyingJobBoard):
         """
         return self._post(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
 
-    def find(self, uuid: str) -> StoredJob | None:
-        """The job with this uuid; None: it is not on the board (any more)."""
-        row = self._find(uuid) if _is_key(uuid) else None
-        if row is None:
-            return None
-        try:
-            return StoredJob(self, self._parse(row))
-        except _DAMAGES as error:
-            raise exceptions.JobFailure(f"Job {uuid} cannot be read: {error!r}") from error
-
-    def is_trashed(self, uuid: str) -> bool:
-        """Whether the job with this uuid was trashed."""
-        return _is_key(uuid) and self._is_trashed(uuid)
-
     def _post(
         self,
         uuid: str,
@@ -323,71 +418,7 @@ class StoredJobBoard(base.NotifyingJobBoard):
         if book is not None:
             told["book"] = {"name": book.name, "uuid": book.uuid}
         found = self._put(uuid, chosen.rank, json.dumps(told))
-        if found is None:
-            return None
-        job = StoredJob(self, found)
-        self.notifier.notify(base.POSTED, {"job": job})
-        return job
-
-    def iterjobs(
-        self, only_unclaimed: bool = False, ensure_fresh: bool = False
-    ) -> base.JobBoardIterator:
-        jobs = self._jobs(only_unclaimed, ensure_fresh)
-        return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
-
-    def _jobs(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[StoredJob]:
-        for name, row in self._rows(only_unclaimed, ensure_fresh):
-            try:
-                job = StoredJob(self, self._parse(row))
-            except _DAMAGES as error:
-                # Of a later version, or damaged: it keeps nobody from the others.
-                if name not in self._unreadable:
-                    self._unreadable.add(name)
-                    LOG.warning("Job %s cannot be read, and is left: %r", name, error)
-                continue
-            yield job
-
-    def find_owner(self, job: base.Job) -> str | None:
-        found = self.look(job)
-        return None if found is None else found.owner
-
-    # -- claims ---------------------------------------------------------------------------------
-
-    @base.check_who
-    def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
-        found = self._claim(job, who, None if expiry is None else check_expiry(expiry))
-        if isinstance(found, Status):
-            left = found.remaining
-            until = "" if left is None else f", for {left:.1f} seconds more"
-            raise exceptions.UnclaimableJob(f"{job} is claimed by {found.owner}{until}")
-        if isinstance(job, StoredJob):
-            job.claimed(*found)
-        self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
-
-    @base.check_who
-    def consume(self, job: base.Job, who: str) -> None:
-        self._end(job, who, "consume")
-        self.notifier.notify(base.REMOVAL, {"job": job})
-
-    @base.check_who
-    def abandon(self, job: base.Job, who: str) -> None:
-        self._end(job, who, "abandon")
-
-    @base.check_who
-    def trash(self, job: base.Job, who: str) -> None:
-        self._end(job, who, "trash")
-        self.notifier.notify(base.REMOVAL, {"job": job})
-
-    def _end(self, job: base.Job, who: str, how: str) -> None:
-        found = self._end_claim(job, who, how)
-        if found is None:
-            return
-        if found.owner is None:
-            raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
-        again = " anew" if found.owner == who else ""
-        raise exceptions.JobFailure(
-            f"{job} is claimed{again} by {found.owner}: {who} cannot {how} it"
-        )
+        return None if found is None else self._posted(found)
 
     def _check_connected(self) -> None:
         if not self.connected:

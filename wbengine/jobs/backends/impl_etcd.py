@@ -158,7 +158,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 ],
             )
             if done:
-                return stored.Posting(uuid, rank, sequence, document, now)
+                return stored.Posting.of(uuid, rank, sequence, document, now)
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         jobs, end, limit = self._job(""), _end(self._job("")), _FIRST_PAGE
@@ -393,7 +393,7 @@ def _posting(place: str, entry: _Entry) -> stored.Posting:
     rank, _, sequence = place.partition("/")
     created, _, document = entry.value.partition(" ")
     uuid = str(json.loads(document)["uuid"])
-    return stored.Posting(
+    return stored.Posting.of(
         *(uuid, int(rank), int(sequence), document, float(created), entry.version - 1)
     )
 

@@ -433,7 +433,7 @@ def _place(text: str) -> tuple[str, int]:
 def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> stored.Posting:
     rank, sequence = divmod(int(float(score)), _PER_RANK)
     created, _, document = _text(job).partition(" ")
-    return stored.Posting(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
+    return stored.Posting.of(uuid, rank, sequence, document, int(created or 0) / 1000, int(claims))
 
 
 def _status(claims: Any, updated: Any, owner: Any, left: Any) -> stored.Status:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _codec, _options, _sql, exceptions, states
+from wbengine import _codec, _options, _sql, exceptions
 from wbengine._sql import dialects
-from wbengine.jobs import base
+from wbengine.jobs import base, stored
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables, writing
 
-__all__ = ["SQLJob", "SQLJobBoard"]
-
-LOG: Final = logging.getLogger(__name__)
+__all__ = ["SQLJobBoard"]
 
 _T = TypeVar("_T")
 
@@ -32,89 +28,8 @@ _LARGEST_PAGE: Final = 1024
 #: The time of a job, at least: 0 says that it has come.
 _EARLIEST: Final = 1.0
 
-_PRIORITIES: Final = tuple(base.JobPriority)
 
-
-class SQLJob(base.Job):
-    """A job that is a row of a database."""
-
-    def __init__(self, board: SQLJobBoard, row: Mapping[str, Any]) -> None:
-        book = {"uuid": row["book_uuid"], "name": row["book_name"]}
-        super().__init__(board, row["name"], row["uuid"], backend=board.persistence, book_data=book)
-        self._packed: str | None = row["details"]
-        self._sql_board = board
-        self._priority: base.JobPriority = _PRIORITIES[row["priority"]]
-        self._created = _moment(row["created"])
-        #: In which order it was posted.
-        self.sequence: Final[int] = row["id"]
-        self._claims = int(row["claims"])
-        #: Which of its claims this object made; 0: none.
-        self.claim: int = 0
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """What was posted with it.
-
-        :raises JobFailure: it cannot be read, which keeps nobody from reading other jobs.
-        """
-        if self._packed is not None:
-            try:
-                self._details = _codec.unpack(json.loads(self._packed))
-            except (ValueError, exceptions.InvalidFormat) as error:
-                raise exceptions.JobFailure(
-                    f"{self} has details that are damaged", error
-                ) from error
-            self._packed = None
-        return self._details
-
-    @property
-    def priority(self) -> base.JobPriority:
-        return self._priority
-
-    @property
-    def claims(self) -> int:
-        return self._claims
-
-    @property
-    def created_on(self) -> datetime:
-        return self._created
-
-    @property
-    def last_modified(self) -> datetime | None:
-        row = self._sql_board.look(self)
-        return None if row is None else _moment(row["updated"])
-
-    @property
-    def state(self) -> str:
-        row = self._sql_board.look(self)
-        if row is None:
-            return states.COMPLETE
-        return states.UNCLAIMED if row["owner"] is None else states.CLAIMED
-
-    def expires_in(self) -> float | None:
-        row = self._sql_board.look(self)
-        return None if row is None else row["remaining"]
-
-    def extend_expiry(self, expiry: float) -> bool:
-        return self._sql_board.extend(self, expiry)
-
-    def claimed(self, number: int) -> None:
-        """Note that this object made claim `number` of the job."""
-        self._claims = self.claim = number
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, SQLJob):
-            return NotImplemented
-        return (self.priority.rank, self.sequence) < (other.priority.rank, other.sequence)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SQLJob) and other.uuid == self.uuid
-
-    def __hash__(self) -> int:
-        return hash(self.uuid)
-
-
-class SQLJobBoard(base.NotifyingJobBoard):
+class SQLJobBoard(stored.KeptJobBoard):
     """Keeps jobs in the table `wbe_jobs` of a database, beside the flows that may be there.
 
     Options:
@@ -136,13 +51,12 @@ class SQLJobBoard(base.NotifyingJobBoard):
         conf: Mapping[str, Any] | None = None,
         persistence: persistence_base.Backend | None = None,
     ) -> None:
-        super().__init__(name, conf)
+        super().__init__(name, conf, persistence)
         told = dict(self._conf)
         namespace = _options.text("namespace", told.pop("namespace", "default"))
         if len(namespace) > dialects.MAX_KEY:
             raise ValueError(f"Option namespace has more than {dialects.MAX_KEY} characters")
         self.namespace: Final = namespace
-        self.persistence: Final = persistence
         store = backends.fetch(told) if told else persistence
         if not isinstance(store, sql.SQLBackend):
             raise ValueError(
@@ -152,8 +66,6 @@ class SQLJobBoard(base.NotifyingJobBoard):
         self._store = store
         self._statements = _Statements(store.options.dialect)
         self._connected = False
-        # The jobs whose rows could not be read, by uuid: each is logged once.
-        self._unreadable: set[str] = set()
 
     @property
     def keeps_flows(self) -> bool:
@@ -182,10 +94,11 @@ class SQLJobBoard(base.NotifyingJobBoard):
         book: models.LogBook | None = None,
         details: Mapping[str, Any] | None = None,
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> SQLJob:
+    ) -> stored.StoredJob:
         told = self._row(models.new_uuid(), name, book, details, priority)
         what = f"Posting job {name!r}"
-        return self._posted(self._transact(what, lambda connection: self._put(connection, told)))
+        row = self._transact(what, lambda connection: self._put(connection, told))
+        return self._posted(self._parse(row))
 
     def post_flow(
         self,
@@ -196,7 +109,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         *,
         eta: datetime | float | None = None,
         first: Callable[[sa.Connection], bool] | None = None,
-    ) -> SQLJob | str | None:
+    ) -> stored.StoredJob | str | None:
         """Keep a new flow in its book, and post a job with the flow's uuid, in one transaction.
 
         Where the meta of `book` says that it stands for a key (`models.UNIQUE`) and the latest flow
@@ -230,7 +143,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
             return self._put(connection, told, later)
 
         found = self._transact(f"Submitting flow {flow.name!r}", work)
-        return self._posted(found) if isinstance(found, dict) else found
+        return self._posted(self._parse(found)) if isinstance(found, dict) else found
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         return _sql.listening(self._store.engine, _JOBS, self.namespace, wake)
@@ -241,7 +154,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         name: str,
         book: models.LogBook,
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> SQLJob | None:
+    ) -> stored.StoredJob | None:
         """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
 
         Also where the board has a job of its book, which may be about this flow.
@@ -261,18 +174,16 @@ class SQLJobBoard(base.NotifyingJobBoard):
             found = self._transact(what, work)
         except _PostedMeanwhileError:
             return None
-        return None if found is None else self._posted(found)
+        return None if found is None else self._posted(self._parse(found))
 
-    def find(self, uuid: str) -> SQLJob | None:
-        """The job with this uuid; None: it is not on the board (any more)."""
+    def _find(self, uuid: str) -> dict[str, Any] | None:
         told = {"board": self.namespace, "uuid": uuid}
 
         def work(connection: sa.Connection) -> dict[str, Any] | None:
             row = connection.execute(self._statements.look, told).mappings().first()
             return None if row is None else dict(row)
 
-        found = self._transact(f"Looking for job {uuid}", work, write=False)
-        return None if found is None else SQLJob(self, found)
+        return self._transact(f"Looking for job {uuid}", work, write=False)
 
     def hasten(self, uuid: str) -> None:
         """Let the job with this uuid wait for its time no longer."""
@@ -285,8 +196,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
 
         self._transact(f"Hastening job {uuid}", work)
 
-    def is_trashed(self, uuid: str) -> bool:
-        """Whether the job with this uuid was trashed."""
+    def _is_trashed(self, uuid: str) -> bool:
         told = {"board": self.namespace, "uuid": uuid}
         return (
             self._transact(
@@ -340,18 +250,17 @@ class SQLJobBoard(base.NotifyingJobBoard):
             connection.execute(self._statements.tell, told)
         return dict(connection.execute(self._statements.look, told).mappings().one())
 
-    def _posted(self, row: Mapping[str, Any]) -> SQLJob:
-        job = SQLJob(self, row)
-        self.notifier.notify(base.POSTED, {"job": job})
-        return job
+    def _parse(self, row: Any) -> stored.Posting:
+        told = {
+            "name": row["name"],
+            "details": row["details"],
+            "book": {"uuid": row["book_uuid"], "name": row["book_name"]},
+        }
+        return stored.Posting(
+            *(row["uuid"], row["priority"], row["id"], told, row["created"], int(row["claims"]))
+        )
 
-    def iterjobs(
-        self, only_unclaimed: bool = False, ensure_fresh: bool = False
-    ) -> base.JobBoardIterator:
-        jobs = self._jobs(only_unclaimed)
-        return base.JobBoardIterator(self, jobs, only_unclaimed, ensure_fresh)
-
-    def _jobs(self, only_unclaimed: bool) -> Iterator[SQLJob]:
+    def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         statement = self._statements.unclaimed if only_unclaimed else self._statements.all
         after: dict[str, Any] = {
             "board": self.namespace,
@@ -368,15 +277,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         while True:
             found = self._transact("Listing jobs", work, write=False)
             for row in found:
-                try:
-                    job = SQLJob(self, row)
-                except (LookupError, TypeError, ValueError, OverflowError, OSError) as error:
-                    # Of a later version, or damaged: it keeps nobody from the others.
-                    if row["uuid"] not in self._unreadable:
-                        self._unreadable.add(row["uuid"])
-                        LOG.warning("Job %s cannot be read, and is left: %r", row["uuid"], error)
-                    continue
-                yield job
+                yield row["uuid"], row
             if len(found) < after["limit"]:
                 return
             last = found[-1]
@@ -415,82 +316,45 @@ class SQLJobBoard(base.NotifyingJobBoard):
             )
         )
 
-    def look(self, job: base.Job) -> Mapping[str, Any] | None:
-        """The row of a job: `owner` and `remaining` are None where no claim holds; None: gone."""
-        told = {"board": self.namespace, "uuid": job.uuid}
-
-        def work(connection: sa.Connection) -> Mapping[str, Any] | None:
-            row = connection.execute(self._statements.look, told).mappings().first()
-            return None if row is None else _without_ended_claim(row)
-
-        return self._transact(f"Looking at job {job.uuid}", work, write=False)
-
-    def find_owner(self, job: base.Job) -> str | None:
-        row = self.look(job)
-        return None if row is None else row["owner"]
+    def look(self, job: base.Job) -> stored.Status | None:
+        row = self._find(job.uuid)
+        return None if row is None else _status(row)
 
     # -- claims ---------------------------------------------------------------------------------
 
-    @base.check_who
-    def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
+    def _claim(
+        self, job: base.Job, who: str, expiry: float | None
+    ) -> tuple[int, int] | stored.Status:
         told: dict[str, Any] = {"board": self.namespace, "uuid": job.uuid, "who": rows.kept(who)}
         statement = self._statements.claim
         if expiry is not None:
-            statement, told["expiry"] = self._statements.claim_for, _seconds(expiry)
+            statement, told["expiry"] = self._statements.claim_for, expiry
 
-        def work(connection: sa.Connection) -> int:
+        def work(connection: sa.Connection) -> tuple[int, int] | stored.Status:
             claimed = connection.execute(statement, told).rowcount
             row = connection.execute(self._statements.look, told).mappings().first()
             if row is None:
-                raise _gone(job)
-            if not claimed:
-                left = row["remaining"]
-                until = "" if left is None else f" for {max(left, 0):.1f} seconds more"
-                owner = row["owner"]
-                why = "waits for its time," if owner is None else f"is claimed by {owner},"
-                raise exceptions.UnclaimableJob(f"{job} {why}{until}".rstrip(","))
-            return int(row["claims"])
+                raise stored.gone(job)
+            number = int(row["claims"])
+            return (number, number) if claimed else _status(row, of_free=True)
 
-        number = self._transact(f"Claiming job {job.uuid}", work)
-        if isinstance(job, SQLJob):
-            job.claimed(number)
-        self.notifier.notify(base.CLAIMED, {"job": job, "who": who})
+        return self._transact(f"Claiming job {job.uuid}", work)
 
-    @base.check_who
-    def consume(self, job: base.Job, who: str) -> None:
-        self._end_claim(self._statements.consume, job, who, "consume")
-        self.notifier.notify(base.REMOVAL, {"job": job})
-
-    @base.check_who
-    def abandon(self, job: base.Job, who: str) -> None:
-        self._end_claim(self._statements.abandon, job, who, "abandon")
-
-    @base.check_who
-    def trash(self, job: base.Job, who: str) -> None:
-        self._end_claim(self._statements.trash, job, who, "trash")
-        self.notifier.notify(base.REMOVAL, {"job": job})
-
-    def _end_claim(self, statement: sa.TextClause, job: base.Job, who: str, how: str) -> None:
+    def _end_claim(self, job: base.Job, who: str, how: str) -> stored.Status | None:
         told = {**self._claim_of(job), "who": rows.kept(who)}
 
-        def work(connection: sa.Connection) -> None:
-            if not connection.execute(statement, told).rowcount:
-                found = connection.execute(self._statements.look, told).mappings().first()
-                if found is None:
-                    raise _gone(job)
-                row = _without_ended_claim(found)
-                if row["owner"] is None:
-                    raise exceptions.NotFound(f"{job} is not claimed: {who} cannot {how} it")
-                again = " anew" if row["owner"] == who else ""
-                raise exceptions.JobFailure(
-                    f"{job} is claimed{again} by {row['owner']}: {who} cannot {how} it"
-                )
+        def work(connection: sa.Connection) -> stored.Status | None:
+            if connection.execute(self._statements.ends[how], told).rowcount:
+                return None
+            row = connection.execute(self._statements.look, told).mappings().first()
+            if row is None:
+                raise stored.gone(job)
+            return _status(row)
 
-        self._transact(f"Ending the claim on job {job.uuid}", work)
+        return self._transact(f"Ending the claim on job {job.uuid}", work)
 
-    def extend(self, job: SQLJob, expiry: float) -> bool:
-        """What `Job.extend_expiry` does."""
-        told = {**self._claim_of(job), "expiry": _seconds(expiry)}
+    def extend(self, job: stored.StoredJob, expiry: float) -> bool:
+        told = {**self._claim_of(job), "expiry": expiry}
         return self._transact(
             f"Extending the claim on job {job.uuid}",
             lambda connection: connection.execute(self._statements.extend, told).rowcount > 0,
@@ -498,7 +362,7 @@ class SQLJobBoard(base.NotifyingJobBoard):
         )
 
     def _claim_of(self, job: base.Job) -> dict[str, Any]:
-        number = job.claim if isinstance(job, SQLJob) else 0
+        number = stored.claim_of(job) or 0
         return {"board": self.namespace, "uuid": job.uuid, "claim": number}
 
     # -------------------------------------------------------------------------------------------
@@ -575,11 +439,14 @@ class _Statements:
         self.claim = sa.text(f"{claim}, owner_until = NULL WHERE {this} AND {free}")
         self.claim_for = sa.text(f"{claim}, owner_until = {now} + :expiry WHERE {this} AND {free}")
         self.extend = sa.text(f"UPDATE {_JOBS} SET owner_until = {now} + :expiry WHERE {ours}")
-        self.consume = sa.text(f"DELETE FROM {_JOBS} WHERE {ours} AND owner = :who")
-        self.abandon = sa.text(f"UPDATE {_JOBS} SET {freed} WHERE {ours} AND owner = :who")
-        self.trash = sa.text(
-            f"UPDATE {_JOBS} SET trashed = 1, {freed} WHERE {ours} AND owner = :who"
-        )
+        ends = {
+            "consume": f"DELETE FROM {_JOBS}",
+            "abandon": f"UPDATE {_JOBS} SET {freed}",
+            "trash": f"UPDATE {_JOBS} SET trashed = 1, {freed}",
+        }
+        self.ends = {
+            how: sa.text(f"{text} WHERE {ours} AND owner = :who") for how, text in ends.items()
+        }
         aside = "uuid = :uuid AND board = :board AND trashed = 1"
         self.trashed = sa.text(f"SELECT 1 FROM {_JOBS} WHERE {aside}")
         self.restore = sa.text(f"UPDATE {_JOBS} SET trashed = 0, updated = {now} WHERE {aside}")
@@ -603,23 +470,13 @@ def _kind(store: object) -> str:
     return repr(store) if isinstance(store, persistence_base.Backend) else type(store).__name__
 
 
-def _gone(job: base.Job) -> exceptions.NotFound:
-    return exceptions.NotFound(f"{job} is not on the board any more")
-
-
-def _without_ended_claim(row: sa.RowMapping) -> dict[str, Any]:
-    left = row["remaining"]
-    ended = row["owner"] is None or (left is not None and left <= 0)
-    found = {str(name): value for name, value in row.items()}
-    return {**found, "owner": None, "remaining": None} if ended else found
-
-
-def _seconds(expiry: Any) -> float:
-    found = _options.number("expiry", expiry)
-    if not found:
-        raise ValueError("Option expiry=0 is no time: a claim has to last for a while")
-    return found
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)
+def _status(row: Mapping[str, Any], of_free: bool = False) -> stored.Status:
+    """What becomes of a job; with `of_free`, also until when a free one waits for its time."""
+    owner, left = row["owner"], row["remaining"]
+    if owner is not None and left is not None and left <= 0:
+        owner = None
+    if owner is None and not of_free:
+        left = None
+    return stored.Status(
+        int(row["claims"]), row["updated"], owner, None if left is None else max(left, 0.0)
+    )

@@ -195,7 +195,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         if row is not None:
             return self._parse(row)
         # It may be done already.
-        return stored.Posting(uuid, rank, node.sequence, document, time.time())
+        return stored.Posting.of(uuid, rank, node.sequence, document, time.time())
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         self._delete_orphans()
@@ -227,7 +227,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
 
     def _parse(self, row: Any) -> stored.Posting:
         node, (data, stat) = row
-        return stored.Posting(
+        return stored.Posting.of(
             *(node.uuid, node.rank, node.sequence, data.decode()),
             *(stat.ctime / 1000, stat.version),
         )
