@@ -6,6 +6,7 @@ These are small versions of `tools/chaos`, which does the same on all brokers an
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_kills_of_workers_on_redis(tmp_path: Path) -> None:
     assert found["faults"] == {"kill worker": 8}
     assert found["tasks"] >= 140
     assert found["most runs of one epoch"] == 1
+
+
+def test_kills_of_all_that_has_to_do_with_submitted_flows(tmp_path: Path) -> None:
+    """Each ends once, and no task that is saved runs again."""
+    seed = str(random.randrange(1_000_000))
+    arguments = ("--transport", "redis", "--flows", "60", "--kills", "6", "--seed", seed)
+    found = _chaos(tmp_path, *arguments)
+    assert found["flows"] == 60 and found["runs"] >= 300
+    assert sum(found["kills"].values()) == 6
 
 
 @pytest.mark.slow

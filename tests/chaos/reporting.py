@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import modes, stage
+from tests.chaos import firings, ledgers, modes, served, stage
 from tests.chaos.checking import Verdict
 
 #: So many problems are told one by one.
@@ -16,12 +16,36 @@ SHOWN = 40
 
 def run(options: Any, folder: Path) -> dict[str, Any]:
     """The figures; prints how it goes, and a summary."""
+    if options.flows or options.firings:
+        return _run_served(options, folder)
     began = time.monotonic()
     plan, act = chosen(options)
     verdict, played = stage.run(plan, folder, act)
     found = figures(verdict, played, time.monotonic() - began)
     for line in summary(verdict, found):
         print(line)
+    return found
+
+
+def _run_served(options: Any, folder: Path) -> dict[str, Any]:
+    """What `run` does, of submitted flows or of schedules."""
+    if options.firings:
+        with ledgers.place(options.store, folder) as store:
+            assert store.url is not None
+            found = firings.run(store.url, folder, options.firings, options.kills, options.seed)
+        lines = firings.summary(found)
+    else:
+        plan = served.Plan(
+            options.flows,
+            options.kills,
+            options.seed,
+            options.transport,
+            options.store,
+            options.board,
+        )
+        found = served.run(plan, folder)
+        lines = served.summary(found)
+    print(*lines, sep="\n")
     return found
 
 

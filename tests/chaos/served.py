@@ -1,0 +1,339 @@
+"""Submitted flows, while what conducts them, runs their tasks and keeps them is killed.
+
+Processes are the commands that users start: `wbengine serve` and `wbengine worker`.  Each flow is
+of `STEPS` tasks, one after the other; the judge reads what these wrote, and the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import audit, media, tasks
+from tests.support import servers
+from wbengine import engines, exceptions, states
+from wbengine.jobs import backends as boards
+from wbengine.jobs import base as jobs
+from wbengine.patterns import linear_flow
+from wbengine.persistence import backends
+from wbengine.persistence import base as persistence
+
+STEPS = 5
+#: So often each is killed, of those that there are.
+WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2}
+#: Names the audit file to processes that write to it.
+AUDIT = "WBENGINE_CHAOS_AUDIT"
+#: Seconds until the next one is killed though no flow has ended.
+LONGEST = 20.0
+BATCH = 200
+
+if AUDIT in os.environ:
+    audit.begin(Path(os.environ[AUDIT]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What there is, and how often any of it is killed."""
+
+    flows: int
+    kills: int
+    seed: int = 0
+    transport: str = "redis"
+    #: 'sqlite' or 'postgresql'.
+    store: str = "sqlite"
+    #: The jobs are in the broker (a Redis), not in the store.
+    board: bool = False
+    conductors: int = 3
+    workers: int = 3
+    simultaneous: int = 8
+    #: Seconds after which a worker is lost that says nothing.
+    expiry: float = 5.0
+    #: Seconds within which all flows have to end once nothing is killed any more.
+    patience: float = 300.0
+
+
+class Steps(tasks.Step):
+    """What `tasks.Step` is; takes what the step before it gave."""
+
+    def execute(self, seconds: float, long: float, before: int | None = None) -> int:  # type: ignore[override]
+        return super().execute(seconds, long)
+
+
+def steps(name: str) -> Any:
+    made = linear_flow.Flow(name)
+    before = None
+    for number in range(STEPS):
+        step = f"{name}.{number}"
+        rebind = None if before is None else {"before": before}
+        made.add(Steps(step, provides=step, rebind=rebind, inject={"seconds": 0.01, "long": 0.5}))
+        before = step
+    return made
+
+
+@dataclass
+class Stage:
+    """What runs, and what was killed."""
+
+    plan: Plan
+    folder: Path
+    medium: media.Medium
+    database: servers.Kept | None
+    store: str
+    chance: random.Random
+    running: dict[str, list[subprocess.Popen[bytes]]] = field(default_factory=dict)
+    killed: Counter[str] = field(default_factory=Counter)
+    #: What is started again, and when.
+    _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    @property
+    def board(self) -> str | None:
+        return self.medium.url if self.plan.board else None
+
+    def begin(self) -> None:
+        for kind, number in {
+            "conductor": self.plan.conductors,
+            "worker": self.plan.workers,
+        }.items():
+            self.running[kind] = []
+            for _ in range(number):
+                self.start(kind)
+
+    def start(self, kind: str) -> None:
+        plan = self.plan
+        words = ["--url", self.medium.url, "--log-level", "info"]
+        if kind == "worker":
+            command = ["worker", "default", "--tasks", __name__, "--threads", "4"]
+        else:
+            command = ["serve", "--max-simultaneous", str(plan.simultaneous)]
+            command += ["--engine", f"workers://?worker_expiry={plan.expiry:g}&max_resends=500"]
+            words += ["--persistence", self.store]
+            words += [] if self.board is None else ["--board", self.board]
+        with open(self.folder / f"{kind}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "wbengine", *command, *words],
+                cwd=servers.REPOSITORY,
+                env={**os.environ, AUDIT: str(self.folder / "audit")},
+                stdout=log,
+                stderr=log,
+            )
+        self.running[kind].append(process)
+
+    def kill_one(self) -> None:
+        """kill -9 of any of them; it is back within a second or two."""
+        kinds = [kind for kind in WEIGHTS if self._can_be_killed(kind)]
+        (kind,) = self.chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+        self.killed[kind] += 1
+        back = time.monotonic() + self.chance.choice((0.0, 0.5, 2.0))
+        if kind == "broker":
+            broker = self.medium.broker
+            assert broker is not None
+            broker.kill()
+            self._due.append((back, broker.mend))
+        elif kind == "database":
+            assert self.database is not None
+            self.database.ask("kill")
+            self._due.append((back, self._start_database))
+        else:
+            victim = self.chance.choice(self.running[kind])
+            self.running[kind].remove(victim)
+            victim.kill()
+            victim.wait()
+            self._due.append((back, lambda: self.start(kind)))
+
+    def _can_be_killed(self, kind: str) -> bool:
+        if kind == "broker":
+            return self.medium.broker is not None and self.medium.broker.runs
+        if kind == "database":
+            return self.database is not None and not self._is_due(self._start_database)
+        return bool(self.running[kind])
+
+    def _is_due(self, action: Callable[[], None]) -> bool:
+        return any(due == action for _, due in self._due)
+
+    def _start_database(self) -> None:
+        for _ in range(100):
+            with contextlib.suppress(servers.ServerMissing):  # its children have to notice first
+                assert self.database is not None
+                self.database.ask("start")
+                return
+            time.sleep(0.2)
+        raise servers.ServerMissing("the database does not start again")
+
+    def look(self, all_of_them: bool = False) -> None:
+        """Start what is to be started by now."""
+        now = time.monotonic()
+        due = [action for at, action in self._due if all_of_them or at <= now]
+        self._due = [] if all_of_them else [one for one in self._due if one[0] > now]
+        for action in due:
+            action()
+
+    def problems(self) -> Iterator[str]:
+        for kind, processes in self.running.items():
+            for process in processes:
+                if process.poll() is not None:
+                    yield f"a {kind} ended by itself with {process.returncode}"
+
+    def end(self) -> None:
+        for process in (one for some in self.running.values() for one in some):
+            process.kill()
+            process.wait()
+
+
+def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """The figures; `problems` are what went wrong."""
+    began = time.monotonic()
+    path = folder / "audit"
+    path.touch()
+    with contextlib.ExitStack() as stack:
+        medium = stack.enter_context(media.medium(plan.transport, folder))
+        database, uri = None, f"sqlite:///{folder}/flows.sqlite"
+        if plan.store == "postgresql":
+            database = stack.enter_context(servers.keeping("postgresql"))
+            server = servers.Server.of("postgresql", database.told)
+            server.execute("CREATE DATABASE flows")
+            uri = server.url("flows")
+        stage = Stage(plan, folder, medium, database, uri, random.Random(plan.seed))
+        reader = stack.enter_context(contextlib.closing(audit.Reader(path)))
+        store = stack.enter_context(backends.backend(uri))
+        board = stack.enter_context(
+            boards.backend("storm", stage.board or "sql", persistence=store)
+        )
+        uuids = submit(plan, store, board)
+        say(f"{time.monotonic() - began:5.0f} s  {len(uuids)} flows are submitted")
+        stack.callback(stage.end)
+        stage.begin()
+        lines = _hurt(stage, reader, began, say)
+        calm = time.monotonic()
+        stage.look(all_of_them=True)
+        while _left(board) and time.monotonic() < calm + plan.patience:
+            if any(stage.problems()):
+                break
+            stage.look()
+            time.sleep(0.2)
+        settled = time.monotonic() - calm
+        problems = list(stage.problems())
+        stage.end()
+        lines += reader.more()
+        problems += judge(uuids, lines, store, board)
+    return {
+        "seed": plan.seed,
+        "transport": plan.transport,
+        "store": plan.store,
+        "board": plan.transport if plan.board else plan.store,
+        "flows": len(uuids),
+        "kills": dict(stage.killed),
+        "runs": sum(line.what == audit.STARTED for line in lines),
+        "tasks": plan.flows * STEPS,
+        "seconds": round(time.monotonic() - began, 1),
+        "seconds until all had ended": round(settled, 1),
+        "problems": len(problems),
+        "first problems": problems[:40],
+    }
+
+
+def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict[str, str]:
+    """The names of the flows, by uuid."""
+    found = {}
+    for number in range(plan.flows):
+        name = f"flow{number}"
+        handle = engines.submit(steps, [name], backend=store, board=board)
+        found[handle.id] = name
+    return found
+
+
+def _hurt(
+    stage: Stage, reader: audit.Reader, began: float, say: Callable[[str], None]
+) -> list[audit.Line]:
+    """Kill one after so much more of the work is done."""
+    plan, lines, told = stage.plan, list[audit.Line](), 0.0
+    for number in range(plan.kills):
+        goal = (number + 1) / (plan.kills + 2) * plan.flows * STEPS
+        longest = time.monotonic() + LONGEST
+        while len(lines) / 2 < goal and time.monotonic() < longest:
+            stage.look()
+            if any(stage.problems()):
+                return lines
+            lines += reader.more()
+            time.sleep(stage.chance.uniform(0.01, 0.05))
+            if time.monotonic() > told + 10:
+                told = time.monotonic()
+                done = sum(line.what == audit.ENDED for line in lines)
+                say(f"{told - began:5.0f} s  {done} tasks ended; {dict(stage.killed)} killed")
+        stage.kill_one()
+    return lines
+
+
+def _left(board: jobs.JobBoard) -> int:
+    """How many jobs there are; some, while nobody can say."""
+    try:
+        return board.job_count
+    except exceptions.JobFailure:
+        return 1
+
+
+def judge(
+    uuids: Mapping[str, str],
+    lines: Sequence[audit.Line],
+    store: persistence.Backend,
+    board: jobs.JobBoard,
+) -> list[str]:
+    """What is wrong: each flow has to have ended once, with no saved task run again."""
+    problems = list(_judge_runs(uuids.values(), lines))
+    if left := _left(board):
+        problems.append(f"{left} jobs are left on the board")
+    with contextlib.closing(store.get_connection()) as connection:
+        for uuid, name in uuids.items():
+            detail = connection.get_flow_details(uuid)
+            ends = [one.state for one in detail.history if one.state in states.FLOW_ENDED]
+            if detail.state != states.SUCCESS or ends != [states.SUCCESS]:
+                problems.append(f"{name} ({uuid}) is in {detail.state}, and ended in {ends}")
+            problems += [
+                f"{atom.name} has the result {atom.results!r}"
+                for atom in detail
+                if atom.name.startswith(name) and atom.results != tasks.value(atom.name)
+            ]
+    return problems
+
+
+def _judge_runs(names: Iterable[str], lines: Sequence[audit.Line]) -> Iterator[str]:
+    """A task begins when what the one before it gave is saved: no one begins after its next one.
+
+    And one epoch of a request is run once at most.
+    """
+    furthest: dict[str, int] = defaultdict(lambda: -1)
+    epochs: Counter[tuple[str, str, int]] = Counter()
+    for line in lines:
+        if line.what != audit.STARTED:
+            continue
+        flow, _, number = line.name.rpartition(".")
+        if int(number) < furthest[flow]:
+            yield f"{line.name} was saved, and ran again at {line.at}"
+        furthest[flow] = max(furthest[flow], int(number))
+        epochs[line.name, line.request, line.epoch] += 1
+    for name in names:
+        if furthest[name] != STEPS - 1:
+            yield f"{name} came to its step {furthest[name]}"
+    for (name, request, epoch), count in epochs.items():
+        if count > 1:
+            yield f"{name} ran {count} times as epoch {epoch} of request {request}"
+
+
+def summary(found: Mapping[str, Any]) -> list[str]:
+    kills = ", ".join(f"{count} x {kind}" for kind, count in sorted(found["kills"].items()))
+    where = f"flows in {found['store']}, jobs in {found['board']}"
+    told = f"{found['flows']} flows, {found['tasks']} tasks, {found['runs']} runs"
+    return [
+        *(f"PROBLEM {problem}" for problem in found["first problems"]),
+        f"seed {found['seed']}: 3 x wbengine serve, 3 workers over {found['transport']}, {where}",
+        f"killed: {kills}; all had ended {found['seconds until all had ended']} s after the last",
+        f"{told}; {found['seconds']:.0f} s, {found['problems']} problems",
+    ]
