@@ -20,7 +20,8 @@ from typing import Any
 
 from tests.chaos import audit, media, tasks
 from tests.support import servers
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, states, task
+from wbengine.cli import errors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
@@ -34,7 +35,6 @@ WEIGHTS = {"conductor": 5, "worker": 5, "broker": 2, "database": 2}
 AUDIT = "WBENGINE_CHAOS_AUDIT"
 #: Seconds until the next one is killed though no flow has ended.
 LONGEST = 20.0
-BATCH = 200
 
 if AUDIT in os.environ:
     audit.begin(Path(os.environ[AUDIT]))
@@ -61,21 +61,24 @@ class Plan:
     patience: float = 300.0
 
 
-class Steps(tasks.Step):
-    """What `tasks.Step` is; takes what the step before it gave."""
+class Step(task.Task):
+    """A step of the flow `flow`; takes what the step before it gave."""
 
-    def execute(self, seconds: float, long: float, before: int | None = None) -> int:  # type: ignore[override]
-        return super().execute(seconds, long)
+    idempotent = True
+
+    def execute(self, flow: str, before: int | None = None) -> int:
+        name, asked = f"{flow}.{self.name}", self.request
+        audit.note(audit.STARTED, name, asked.id, asked.epoch, asked.attempt)
+        tasks.rest(name, 0.01, 0.5)
+        audit.note(audit.ENDED, name, asked.id, asked.epoch, asked.attempt)
+        return tasks.value(name)
 
 
-def steps(name: str) -> Any:
-    made = linear_flow.Flow(name)
-    before = None
+def steps() -> Any:
+    made = linear_flow.Flow("steps")
     for number in range(STEPS):
-        step = f"{name}.{number}"
-        rebind = None if before is None else {"before": before}
-        made.add(Steps(step, provides=step, rebind=rebind, inject={"seconds": 0.01, "long": 0.5}))
-        before = step
+        rebind = {"before": str(number - 1)} if number else None
+        made.add(Step(str(number), provides=str(number), rebind=rebind))
     return made
 
 
@@ -175,6 +178,11 @@ class Stage:
         self._due = [] if all_of_them else [one for one in self._due if one[0] > now]
         for action in due:
             action()
+        for kind, processes in self.running.items():
+            for process in [one for one in processes if one.poll() == errors.UNAVAILABLE]:
+                # It was begun while the broker was away: who supervises it begins it again.
+                processes.remove(process)
+                self.start(kind)
 
     def problems(self) -> Iterator[str]:
         for kind, processes in self.running.items():
@@ -242,12 +250,10 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> dict[st
 
 def submit(plan: Plan, store: persistence.Backend, board: jobs.JobBoard) -> dict[str, str]:
     """The names of the flows, by uuid."""
-    found = {}
-    for number in range(plan.flows):
-        name = f"flow{number}"
-        handle = engines.submit(steps, [name], backend=store, board=board)
-        found[handle.id] = name
-    return found
+    names = [f"flow{number}" for number in range(plan.flows)]
+    inputs = [{"flow": name} for name in names]
+    handles = engines.submit_many(steps, inputs, backend=store, board=board)
+    return {handle.id: name for handle, name in zip(handles, names, strict=True)}
 
 
 def _hurt(
@@ -297,11 +303,16 @@ def judge(
             if detail.state != states.SUCCESS or ends != [states.SUCCESS]:
                 problems.append(f"{name} ({uuid}) is in {detail.state}, and ended in {ends}")
             problems += [
-                f"{atom.name} has the result {atom.results!r}"
-                for atom in detail
-                if atom.name.startswith(name) and atom.results != tasks.value(atom.name)
+                f"{name}.{number} has not the right result"
+                for number in map(str, range(STEPS))
+                if not _is_right(detail, name, number)
             ]
     return problems
+
+
+def _is_right(detail: Any, flow: str, step: str) -> bool:
+    atoms = {atom.name: atom for atom in detail}
+    return step in atoms and atoms[step].results == tasks.value(f"{flow}.{step}")
 
 
 def _judge_runs(names: Iterable[str], lines: Sequence[audit.Line]) -> Iterator[str]:

@@ -90,6 +90,30 @@ def test_submitted_flow_is_run_by_who_serves_the_board(
 
 
 @pytest.mark.parametrize("dies", [False, True])
+def test_many_flows_are_submitted_at_once(
+    store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the one that submits them dies before it posts their jobs."""
+    with boards.backend("mine", place, persistence=store) as mine:
+        given = [{"name": f"n{number}"} for number in range(20)]
+        if dies:
+
+            def die(*args: object) -> None:
+                raise exceptions.JobFailure("it died")
+
+            monkeypatch.setattr(mine, "repost_all", die)
+        with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
+            engines.submit_many(f"{HERE}:greeting", given, backend=store, board=mine)
+        assert mine.job_count == (0 if dies else len(given))
+        with contextlib.closing(store.get_connection()) as connection:
+            uuids = [row.uuid for row in connection.list_flows().flows]
+        assert len(uuids) == len(given)
+        with serving(store, boards.fetch("served", place, persistence=store)):
+            found = {engines.handle(uuid, backend=store).result(60)["name"] for uuid in uuids}
+        assert found == {one["name"] for one in given}
+
+
+@pytest.mark.parametrize("dies", [False, True])
 def test_schedule_is_fired_by_who_serves_the_board(
     store: persistence.Backend, place: str, dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

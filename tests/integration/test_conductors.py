@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import conducted
+from tests.support.server_kinds import free_port
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
 from wbengine.conductors import backends, base
@@ -152,6 +154,28 @@ def test_job_of_flow_that_lacks_inputs_is_consumed(
     job, uuid = conducted.post(board, store, conducted.plain)
     impl_blocking.BlockingConductor("me", board, persistence=store).run(max_dispatches=1)
     assert job.state == states.COMPLETE and state_of(store, uuid) is None
+
+
+def test_jobs_wait_for_the_broker_of_the_workers(
+    store: persistence.Backend, board: jobs.NotifyingJobBoard, inputs: Any
+) -> None:
+    """They are abandoned, and not each of them is claimed meanwhile."""
+    posted = [conducted.post(board, store, conducted.plain, inputs=inputs) for _ in range(3)]
+    options = {"url": f"redis://127.0.0.1:{free_port()}/0"}
+    conductor = impl_blocking.BlockingConductor(
+        "me", board, persistence=store, engine="workers", engine_options=options
+    )
+    claimed: list[float] = []
+    abandoned: list[float] = []
+    board.notifier.register("CLAIMED", lambda event, details: claimed.append(time.monotonic()))
+    conductor.notifier.register(
+        "job_abandoned", lambda event, details: abandoned.append(time.monotonic())
+    )
+    with running(conductor):
+        until(lambda: len(claimed) > 1)
+    assert claimed[1] - abandoned[0] > 0.4
+    assert board.job_count == len(posted)
+    assert {state_of(store, uuid) for _, uuid in posted} == {None}
 
 
 def test_job_brings_inputs_of_its_own(

@@ -82,6 +82,42 @@ def test_submitted_flow_is_run_by_a_conductor(store: persistence.Backend) -> Non
         assert asyncio.run(_awaited(again)) == handle.result()
 
 
+def test_many_flows_are_submitted_at_once(store: persistence.Backend) -> None:
+    names = [f"n{number}" for number in range(30)]
+    handles = engines.submit_many(
+        f"{HERE}:greeting", [{"name": name} for name in names], backend=store, tags={"many": "1"}
+    )
+    assert sorted(kept(store)) == sorted(handle.id for handle in handles)
+    with conducting(store) as board:
+        for name, handle in zip(names, handles, strict=True):
+            assert handle.result(60)["greeting"] == f"hello {name}"
+        until(lambda: board.job_count == 0)
+
+
+def test_of_many_flows_all_are_kept_or_none(
+    store: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs: list[dict[str, Any]] = [{"name": "Ada"}, {}]
+    with pytest.raises(exceptions.MissingDependencies):
+        engines.submit_many(f"{HERE}:greeting", inputs, backend=store)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("it died")
+
+    with boards.backend("b", "sql", persistence=store) as board:
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+            patch.setattr(impl_sql.SQLJobBoard, "_insert", fail)
+            engines.submit_many(f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board)
+        assert kept(store) == [] and board.job_count == 0
+        assert engines.submit_many(f"{HERE}:greeting", [], backend=store, board=board) == []
+        later = engines.submit_many(
+            f"{HERE}:greeting", inputs[:1] * 3, backend=store, board=board, eta=3600, priority="low"
+        )
+        assert board.job_count == 3 and next(board.iterjobs(only_unclaimed=True), None) is None
+        assert {job.uuid for job in board.iterjobs()} == {handle.id for handle in later}
+        assert {job.priority for job in board.iterjobs()} == {jobs.JobPriority.LOW}
+
+
 async def _awaited(handle: engines.FlowHandle) -> dict[str, Any]:
     return await handle
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         run,
         save_factory_details,
     )
-    from wbengine.engines.submission import FlowHandle, handle, submit
+    from wbengine.engines.submission import FlowHandle, handle, submit, submit_many
 
 __all__ = [
     "load",
@@ -35,12 +35,15 @@ __all__ = [
     "FlowHandle",
     "handle",
     "submit",
+    "submit_many",
 ]
 
 __getattr__, __dir__ = _lazily.names(
     __name__,
     {
         **dict.fromkeys(__all__, "wbengine.engines.loading"),
-        **dict.fromkeys(("FlowHandle", "handle", "submit"), "wbengine.engines.submission"),
+        **dict.fromkeys(
+            ("FlowHandle", "handle", "submit", "submit_many"), "wbengine.engines.submission"
+        ),
     },
 )

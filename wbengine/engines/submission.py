@@ -8,7 +8,7 @@ import time
 import types
 import uuid
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from wbengine.persistence.backends import sql
 from wbengine.runtime import control
 from wbengine.storage import Storage
 
-__all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit"]
+__all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
 
 #: The namespace of the uuids of the log books that stand for keys.
@@ -48,8 +48,10 @@ class FlowHandle:
         backend: persistence.Backend,
         board: jobs.JobBoard,
         job: jobs.Job | None = None,
+        opened: object = None,
     ) -> None:
         self.id: Final = id
+        self._opened = opened
         self._backend = backend
         self._board = board
         self._job = job
@@ -258,6 +260,79 @@ def submit(
         return _handle(detail.uuid, kept, posted, job, failing)
 
 
+def submit_many(
+    flow_factory: factories.Factory,
+    inputs: Iterable[loading.Store],
+    factory_args: Iterable[Any] | None = None,
+    factory_kwargs: Mapping[str, Any] | None = None,
+    *,
+    backend: loading.Backend,
+    name: str | None = None,
+    priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
+    eta: datetime | float | None = None,
+    tags: Mapping[str, str] | None = None,
+    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+) -> list[FlowHandle]:
+    """Hand over one flow for each of `inputs`: all are kept when this returns; see `submit`.
+
+    That is one transaction for all flows (and their jobs, if these are in the same database), and
+    one step of a board in Redis: much faster than as many calls of `submit`.  Where it raises in
+    between, none is kept; those of a board elsewhere that could not be asked are kept and will be
+    run, as the error says.
+
+    :raises Exception: what `submit` raises.
+    """
+    args = None if factory_args is None else tuple(factory_args)
+    found = []
+    for given in inputs:
+        detail, values = new_flow(
+            flow_factory, args, factory_kwargs, inputs=given, name=name, tags=tags
+        )
+        found.append((detail, new_book(detail), values))
+    flows = [(detail, book) for detail, book, _ in found]
+    priority = jobs.JobPriority.convert(priority)
+    with contextlib.ExitStack() as failing:
+        kept = _opened(backend, failing)
+        if kept.encodes:
+            for _, _, values in found:
+                _codec.pack(values, "inputs")
+        posted = _connected(board, kept, failing)
+        made: Sequence[jobs.Job | None]
+        if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
+            made = posted.post_flows(flows, priority, eta=eta)
+        elif eta is not None:
+            raise ValueError("eta= needs the flow and its job in one database")
+        elif isinstance(posted, stored.StoredJobBoard) and isinstance(kept, sql.SQLBackend):
+            made = _keep_and_post_all(flows, kept, posted, priority)
+        else:
+            made = [_keep_and_post(detail, book, kept, posted, priority) for detail, book in flows]
+        opened = _Opened(failing)
+        return [
+            FlowHandle(detail.uuid, kept, posted, job, opened)
+            for (detail, _), job in zip(flows, made, strict=True)
+        ]
+
+
+def _keep_and_post_all(
+    flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
+    kept: sql.SQLBackend,
+    board: stored.StoredJobBoard,
+    priority: jobs.JobPriority,
+) -> list[jobs.Job | None]:
+    """What `_keep_and_post` does, of many flows, each in its book."""
+    for detail, _ in flows:
+        stored.note_submitted(detail.meta, board, priority)
+    kept.keep_new_books([book for _, book in flows])
+    crashpoint("submit.kept")
+    try:
+        return list(board.repost_all(flows, priority))
+    except exceptions.JobFailure as error:
+        raise exceptions.JobFailure(
+            f"{len(flows)} flows are kept, and will be run, though their jobs could not be posted:"
+            f" `wbengine serve` posts them ({error})"
+        ) from error
+
+
 def _keep_and_post(
     detail: models.FlowDetail,
     book: models.LogBook,
@@ -340,9 +415,14 @@ def _handle(
     job: jobs.Job | None,
     opened: contextlib.ExitStack,
 ) -> FlowHandle:
-    found = FlowHandle(uuid, kept, board, job)
-    weakref.finalize(found, opened.pop_all().close).atexit = False
-    return found
+    return FlowHandle(uuid, kept, board, job, _Opened(opened))
+
+
+class _Opened:
+    """A store and a board that were opened for handles: closed when the last of these is gone."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        weakref.finalize(self, stack.pop_all().close).atexit = False
 
 
 def _importable(

@@ -11,7 +11,7 @@ import abc
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -118,7 +118,7 @@ class StoredJob(base.Job):
                 ) from error
             if not isinstance(found, dict):
                 raise exceptions.JobFailure(
-                    f"{self} has details that are damaged: they are a {type(found).__name__}"
+                    f"{self} has details that are a {type(found).__name__}, and no dict"
                 )
             self._details, self._packed = found, None
         return self._details
@@ -342,6 +342,10 @@ class StoredJobBoard(KeptJobBoard):
     def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
         """Keep a new job; None: there is one with this uuid, or it was trashed."""
 
+    def _put_all(self, jobs: Sequence[tuple[str, int, str]]) -> list[Posting | None]:
+        """What `_put` does, of many: in one step, where the store has one for that."""
+        return [self._put(*job) for job in jobs]
+
     # -- which board it is ----------------------------------------------------------------------
 
     def identify(self) -> Identity:
@@ -397,6 +401,18 @@ class StoredJobBoard(KeptJobBoard):
         """
         return self._post(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
 
+    def repost_all(
+        self,
+        flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> list[StoredJob | None]:
+        """What `repost` does, of many flows, each in its book."""
+        made = [
+            _document(flow.uuid, flow.name, book, {"flow_uuid": flow.uuid}, priority)
+            for flow, book in flows
+        ]
+        return [found and self._posted(found) for found in self._put_all(made)]
+
     def _post(
         self,
         uuid: str,
@@ -405,19 +421,7 @@ class StoredJobBoard(KeptJobBoard):
         details: Mapping[str, Any] | None,
         priority: base.JobPriority | str,
     ) -> StoredJob | None:
-        told_details = base.posting_details(uuid, book, details)
-        if not _is_key(uuid):
-            raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
-        chosen = base.JobPriority.convert(priority)
-        told: dict[str, Any] = {
-            "uuid": uuid,
-            "name": _options.text("name", name),
-            "priority": chosen.value,
-            "details": _codec.pack(told_details, "details"),
-        }
-        if book is not None:
-            told["book"] = {"name": book.name, "uuid": book.uuid}
-        found = self._put(uuid, chosen.rank, json.dumps(told))
+        found = self._put(*_document(uuid, name, book, details, priority))
         return None if found is None else self._posted(found)
 
     def _check_connected(self) -> None:
@@ -426,6 +430,29 @@ class StoredJobBoard(KeptJobBoard):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} in {self.place}>"
+
+
+def _document(
+    uuid: str,
+    name: str,
+    book: models.LogBook | None,
+    details: Mapping[str, Any] | None,
+    priority: base.JobPriority | str,
+) -> tuple[str, int, str]:
+    """A new job: its uuid, its rank, and what is kept of it."""
+    told_details = base.posting_details(uuid, book, details)
+    if not _is_key(uuid):
+        raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
+    chosen = base.JobPriority.convert(priority)
+    told: dict[str, Any] = {
+        "uuid": uuid,
+        "name": _options.text("name", name),
+        "priority": chosen.value,
+        "details": _codec.pack(told_details, "details"),
+    }
+    if book is not None:
+        told["book"] = {"name": book.name, "uuid": book.uuid}
+    return uuid, chosen.rank, json.dumps(told)
 
 
 def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:

@@ -66,7 +66,8 @@ class ExecutorConductor(base.Conductor):
     - a command (`wbengine flow suspend`) or a listener suspended the flow: it is consumed, and the
       flow stays as it is until it is resumed by its uuid;
     - `stop` suspended the flow, or what failed is one of `NO_CONSUME_EXCEPTIONS` and did not end
-      the flow: it is abandoned.  Where it failed, this conductor leaves it alone for a while;
+      the flow: it is abandoned.  Where it failed, this conductor leaves it alone for a while, and
+      claims no other for a moment if the broker of its workers cannot be reached;
     - the flow cannot be run (its inputs are missing, say): it is consumed;
     - `sys.exit()` or Ctrl-C interrupts the flow, or what makes it: it is abandoned, and left alone
       for a while.  In the thread of `run`, that raises the interruption;
@@ -101,6 +102,7 @@ class ExecutorConductor(base.Conductor):
     NO_CONSUME_EXCEPTIONS: ClassVar[tuple[type[Exception], ...]] = (
         exceptions.ExecutionFailure,
         exceptions.StorageFailure,
+        exceptions.TransportFailure,
     )
     EVENTS_EMITTED: ClassVar[tuple[str, ...]] = (
         *("compilation_start", "compilation_end", "preparation_start", "preparation_end"),
@@ -149,6 +151,8 @@ class ExecutorConductor(base.Conductor):
         self._claims: dict[int, _Claim] = {}
         # Until when jobs that could not be run are left alone, and for how long, by uuid.
         self._postponed: dict[str, tuple[float, float]] = {}
+        # Until when no job is claimed: the broker of the workers was away.
+        self._idle_until = 0.0
 
     def _executor_factory(self) -> futures.Executor:
         """The executor for one `run`."""
@@ -213,6 +217,8 @@ class ExecutorConductor(base.Conductor):
     def _dispatch_next(self, executor: futures.Executor) -> bool:
         """Claim a job and have it run; False: there is none, or no room for it."""
         if 0 < self._max_simultaneous_jobs <= len(self._dispatched):
+            return False
+        if time.monotonic() < self._idle_until:
             return False
         try:
             self.connect()
@@ -429,6 +435,8 @@ class ExecutorConductor(base.Conductor):
         _, before = self._postponed.pop(job.uuid, (0.0, 0.0))
         if isinstance(error, exceptions.FlowBusy):
             before = 0.0
+        if isinstance(error, exceptions.TransportFailure):  # not each of a thousand jobs is tried
+            self._idle_until = now + _SHORTEST_PAUSE
         pause = min(max(2 * before, _SHORTEST_PAUSE), _LONGEST_PAUSE)
         # Others may have removed those of long ago.
         for uuid, (until, _) in tuple(self._postponed.items()):

@@ -83,19 +83,28 @@ end
 """
 
 _POST: Final = """
-local uuid, rank, document = unpack(ARGV)
-if redis.call('HEXISTS', trash, uuid) == 1 then return false end
-local posted = redis.call('HEXISTS', jobs, uuid) == 0
-if posted then
-    local score = string.format('%.0f', rank * 2 ^ 50 + redis.call('INCR', sequence))
-    redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
-    redis.call('HSET', updated, uuid, now)
-    redis.call('ZADD', all, score, uuid)
-    redis.call('ZADD', free, score, uuid)
-    -- Who may not publish wakes nobody.
-    redis.pcall('PUBLISH', jobs, '')
+local told, any = {}, false
+for n = 1, #ARGV, 3 do
+    local uuid, rank, document = ARGV[n], ARGV[n + 1], ARGV[n + 2]
+    if redis.call('HEXISTS', trash, uuid) == 1 then
+        told[#told + 1] = 0
+    else
+        local posted = redis.call('HEXISTS', jobs, uuid) == 0
+        if posted then
+            local score = string.format('%.0f', rank * 2 ^ 50 + redis.call('INCR', sequence))
+            redis.call('HSET', jobs, uuid, string.format('%.0f', now) .. ' ' .. document)
+            redis.call('HSET', updated, uuid, now)
+            redis.call('ZADD', all, score, uuid)
+            redis.call('ZADD', free, score, uuid)
+            any = true
+        end
+        told[#told + 1] = {posted and 1 or 0, redis.call('ZSCORE', all, uuid),
+            redis.call('HGET', jobs, uuid)}
+    end
 end
-return {posted and 1 or 0, redis.call('ZSCORE', all, uuid), redis.call('HGET', jobs, uuid)}
+-- Who may not publish wakes nobody.
+if any then redis.pcall('PUBLISH', jobs, '') end
+return told
 """
 
 _PAGE: Final = """
@@ -258,11 +267,18 @@ class RedisJobBoard(stored.StoredJobBoard):
         return stored.Identity(found, run)
 
     def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
-        told, again = self._run("post", uuid, rank, document)
-        if told is None:
-            return None
-        posted, score, job = told
-        return _posting(uuid, score, job) if posted or again else None
+        [found] = self._put_all([(uuid, rank, document)])
+        return found
+
+    def _put_all(self, jobs: Sequence[tuple[str, int, str]]) -> list[stored.Posting | None]:
+        found = list[stored.Posting | None]()
+        for begun in range(0, len(jobs), _LARGEST_PAGE):
+            part = jobs[begun : begun + _LARGEST_PAGE]
+            told, again = self._run("post", *(word for job in part for word in job))
+            for (uuid, *_), one in zip(part, told, strict=True):
+                is_ours = one and (one[0] or again)
+                found.append(_posting(uuid, *one[1:]) if is_ours else None)
+        return found
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
         which, after, limit = "free" if only_unclaimed else "all", "-inf", _FIRST_PAGE

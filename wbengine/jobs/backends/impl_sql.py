@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -122,10 +122,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             and None is returned.
         :raises ValueError: the flows of `persistence` are in another database, or `eta` is wrong.
         """
-        if not self.keeps_flows:
-            raise ValueError(
-                f"Job board {self.name!r} keeps no flows: it has a database of its own"
-            )
+        self._check_keeps_flows()
         new, statements = writing.NewBook(book), self._store.statements
         told = self._row(flow.uuid, name, book, {"flow_uuid": flow.uuid}, priority)
         later = self._later(eta)
@@ -144,6 +141,45 @@ class SQLJobBoard(stored.KeptJobBoard):
 
         found = self._transact(f"Submitting flow {flow.name!r}", work)
         return self._posted(self._parse(found)) if isinstance(found, dict) else found
+
+    def post_flows(
+        self,
+        flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+        *,
+        eta: datetime | float | None = None,
+    ) -> list[stored.StoredJob]:
+        """Keep new flows, each in a book of its own, and post their jobs, in one transaction.
+
+        :raises ValueError: what it is of `post_flow`.
+        """
+        self._check_keeps_flows()
+        new, told = [], []
+        for flow, book in flows:
+            new.append(writing.NewBook(book))
+            told.append(self._row(flow.uuid, flow.name, book, {"flow_uuid": flow.uuid}, priority))
+        later = self._later(eta)
+
+        def work(connection: sa.Connection) -> list[stored.Posting]:
+            writing.put_new_books(connection, self._store.statements, new)
+            self._insert(connection, told, later)
+            found = dict[str, stored.Posting]()
+            for begun in range(0, len(told), _LARGEST_PAGE):
+                uuids = [row["uuid"] for row in told[begun : begun + _LARGEST_PAGE]]
+                asked = {"board": self.namespace, "uuids": uuids}
+                for row in connection.execute(self._statements.posted, asked).mappings():
+                    found[row["uuid"]] = self._parse(row)
+            return [found[row["uuid"]] for row in told]
+
+        if not new:
+            return []
+        return [self._posted(one) for one in self._transact(f"Submitting {len(new)} flows", work)]
+
+    def _check_keeps_flows(self) -> None:
+        if not self.keeps_flows:
+            raise ValueError(
+                f"Job board {self.name!r} keeps no flows: it has a database of its own"
+            )
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         return _sql.listening(self._store.engine, _JOBS, self.namespace, wake)
@@ -240,15 +276,23 @@ class SQLJobBoard(stored.KeptJobBoard):
     def _put(
         self,
         connection: sa.Connection,
-        told: Mapping[str, Any],
+        told: dict[str, Any],
         later: tuple[sa.TextClause, float] | None = None,
     ) -> dict[str, Any]:
+        self._insert(connection, [told], later)
+        return dict(connection.execute(self._statements.look, told).mappings().one())
+
+    def _insert(
+        self,
+        connection: sa.Connection,
+        told: list[dict[str, Any]],
+        later: tuple[sa.TextClause, float] | None,
+    ) -> None:
         connection.execute(self._statements.post, told)
         if later is not None:
-            connection.execute(later[0], {**told, "seconds": later[1]})
+            connection.execute(later[0], [{**row, "seconds": later[1]} for row in told])
         elif self._statements.tell is not None:
-            connection.execute(self._statements.tell, told)
-        return dict(connection.execute(self._statements.look, told).mappings().one())
+            connection.execute(self._statements.tell, told[0])
 
     def _parse(self, row: Any) -> stored.Posting:
         told = {
@@ -424,6 +468,9 @@ class _Statements:
             f" UNION ALL SELECT 1 FROM {_JOBS} WHERE {here} AND book_uuid = :book_uuid LIMIT 1"
         )
         self.look = sa.text(f"{jobs} WHERE {this}")
+        self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
+            sa.bindparam("uuids", expanding=True)
+        )
         self.count = sa.text(f"SELECT count(*) FROM {_JOBS} WHERE {here}")
         self.all = sa.text(f"{after} {order}")
         self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")

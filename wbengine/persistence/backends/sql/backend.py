@@ -103,6 +103,16 @@ class SQLBackend(base.Backend):
             layout.check(revision)
         return True
 
+    def keep_new_books(self, books: Iterable[models.LogBook]) -> None:
+        """Keep books that nobody else can have, with their flows, in one transaction."""
+        new = [writing.NewBook(book) for book in books]
+        if new:
+            self.prepare()
+            what = f"Keeping {len(new)} log books"
+            _sql.transact(
+                self.engine, what, lambda it: writing.put_new_books(it, self.statements, new)
+            )
+
     def prepare(self) -> None:
         """Make the tables where there are none.
 

@@ -230,15 +230,15 @@ class NewBook:
     def __init__(self, book: models.LogBook) -> None:
         self._book = book
         # Before the transaction: what cannot be kept is found out here.
-        self._row = rows.BOOK.row(trees.tree_of(book))
-        self._turns = [turn_of(flow, flow, base.items_of(flow), book.uuid) for flow in book]
+        self.row = rows.BOOK.row(trees.tree_of(book))
+        self.turns = [turn_of(flow, flow, base.items_of(flow), book.uuid) for flow in book]
 
     def unfinished(self, connection: sa.Connection, statements: Statements) -> str | None:
         """Lock the book of a key: the uuid of the flow that has the key, unless that has ended.
 
         The lock holds until the transaction ends, also where the book is new.
         """
-        connection.execute(statements.add_book, self._row)
+        connection.execute(statements.add_book, self.row)
         kept = reading.first(connection, statements.book_for_update, uuid=self._book.uuid)
         assert kept is not None
         book: models.LogBook = rows.BOOK.record(trees.BOOK, kept)
@@ -254,13 +254,13 @@ class NewBook:
         """Write it, and of its flows those that nobody runs, or ran since they were read."""
         book = self._book
         kept = reading.first(connection, statements.book_for_update, uuid=book.uuid)
-        row = self._row
+        row = self.row
         if kept is not None:
             merged: models.LogBook = rows.BOOK.record(trees.BOOK, kept)
             merged.merge(book.copy(retain_contents=False))
             row = rows.BOOK.row(trees.tree_of(merged))
         connection.execute(statements.put_book, row)
-        for flow, turn in zip(book, self._turns, strict=True):
+        for flow, turn in zip(book, self.turns, strict=True):
             kept = reading.first(connection, statements.flow_for_update, flow_uuid=flow.uuid)
             if kept is not None:
                 if kept["lease_epoch"] != flow.epoch or (kept["remaining"] or 0) > 0:
@@ -270,6 +270,18 @@ class NewBook:
                 turn.flow = _flow_row(of_flow, kept["book_uuid"])
             connection.execute(statements.put_flow, turn.flow)
             turn.write(connection, statements)
+
+
+def put_new_books(
+    connection: sa.Connection, statements: Statements, books: Iterable[NewBook]
+) -> None:
+    """Write many that nobody else can have, whose flows no engine had: a few statements for all."""
+    made = list(books)
+    connection.execute(statements.put_book, [book.row for book in made])
+    turns = [turn for book in made for turn in book.turns]
+    connection.execute(statements.put_flow, [turn.flow for turn in turns if turn.flow is not None])
+    for turn in turns:
+        turn.write(connection, statements)
 
 
 def _flow_row(flow: models.FlowDetail, book_uuid: str | None) -> rows.Row:
