@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wbengine import task
+from wbengine import retry, task
 from wbengine.patterns import linear_flow
 
 
@@ -17,3 +17,36 @@ def flow() -> linear_flow.Flow:
     return linear_flow.Flow("signalled").add(
         task.WaitFor("approved", timeout=3600, provides="approval"), Use("use", provides="found")
     )
+
+
+class Fails(task.Task):
+    """Fails until it was asked for the second time."""
+
+    def execute(self, times: list[int]) -> Any:
+        if len(times) < 2:
+            raise ValueError("once more")
+        return "found"
+
+
+class Delayed(retry.Times):
+    """Waits before it tries once more; gives how often it was asked."""
+
+    def execute(self, history: Any, *args: Any, **kwargs: Any) -> Any:
+        return [*range(len(list(history)) + 1)]
+
+    def wait(self, history: Any, *args: Any, **kwargs: Any) -> float:
+        return 1.0
+
+
+def waiting(kind: str, timeout: float = 1.0) -> Any:
+    """A flow that waits a second for what is told by `kind`."""
+    made = linear_flow.Flow("waiting")
+    if kind == "timeout":
+        return made.add(task.WaitFor("approved", timeout=timeout, provides="found"))
+    if kind == "retry":
+        made = linear_flow.Flow("waiting", retry=Delayed(3, "again", provides="times"))
+        return made.add(Fails("fails", provides="found"))
+    assert kind == "eta"
+    use = Use("use", inject={"approval": "found"}, provides="found")
+    use.eta = timeout
+    return made.add(use)

@@ -472,6 +472,8 @@ class ActionEngine(base.Engine):
             never_resolve=self._settings["never_resolve"],
             defer_reverts=self._settings["defer_reverts"],
             clock=self._clock,
+            park=None if self.park_after is None else lambda: self._suspend(control.PARKED),
+            park_after=self.park_after or 0.0,
             waits=self._waits,
             limited=self._make_limited(plan, functools.partial(inbox.put, None)),
         )
@@ -544,6 +546,10 @@ class ActionEngine(base.Engine):
             self._tell_state(states.SUSPENDING, old_state)
             if run is not None:
                 run.stop_signal.suspend()
+
+    @property
+    def parked(self) -> control.Parked | None:
+        return None if self._run is None else self._run.parked
 
     def cancel(self, *atoms: Any, reason: str | None = None) -> bool:
         plan = self._compiled("cancelled").plan

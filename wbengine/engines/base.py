@@ -13,6 +13,7 @@ from wbengine.engines import differences
 from wbengine.engines import options as options_module
 from wbengine.persistence import base as persistence
 from wbengine.persistence import models
+from wbengine.runtime import control
 from wbengine.types import notifier as notifier_module
 
 __all__ = ["Engine", "check_seconds"]
@@ -75,6 +76,15 @@ class Engine(abc.ABC):
 
     #: The options that a kind of engine takes.
     OPTIONS: ClassVar[Mapping[str, options_module.Option]] = {}
+
+    #: For conductors: suspend the flow where nothing of it runs, and nothing is due for so many
+    #: seconds.  None: it is waited for.
+    park_after: float | None = None
+
+    @property
+    def parked(self) -> control.Parked | None:
+        """Until when the latest run was suspended for `park_after`; None: it was not."""
+        return None
 
     def __init__(
         self,

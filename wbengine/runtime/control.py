@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from wbengine.runtime.atoms import Call
 
 __all__ = [
-    "DEADLINE", "KEYS", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox", "StopSignal",
-    "SuspendRequest", "Withdrawn", "is_cancellable", "recorded",
+    "DEADLINE", "KEYS", "PARKED", "Arrival", "CancelRequest", "GivenUp", "InFlight", "Inbox",
+    "Parked", "StopSignal", "SuspendRequest", "Withdrawn", "is_cancellable", "recorded",
 ]  # fmt: skip
 
 _DEADLINE: Final = "deadline_exceeded"
@@ -155,6 +155,21 @@ class InFlight:
         """The outcome of a call that is not handed out any more."""
         given_up = GivenUp(True, request.reason)
         return calls.Outcome(given_up.failure(f"Task {call.task.name!r}"))
+
+
+#: Why a flow was suspended, in its history: nothing of it runs, and everything waits.
+PARKED: Final = "it waits"
+
+
+class Parked(NamedTuple):
+    """That a run was suspended because nothing of its flow runs, and everything waits.
+
+    For `seconds` (None: no time is set), or until there are more than `signals` (None: it waits for
+    none).
+    """
+
+    seconds: float | None
+    signals: int | None
 
 
 class StopSignal:

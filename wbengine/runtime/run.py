@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import queue
 from collections import defaultdict, deque
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from wbengine.runtime.control import (
     GivenUp,
     Inbox,
     InFlight,
+    Parked,
     StopSignal,
     Withdrawn,
     is_cancellable,
@@ -91,10 +92,17 @@ class Run:
         clock: _clock.Clock = _clock.SYSTEM,
         waits: waits_module.Waits | None = None,
         limited: limited_module.LimitedTasks | None = None,
+        park: Callable[[], object] | None = None,
+        park_after: float = math.inf,
     ) -> None:
         self._plan = plan
         #: None: no task is limited.
         self._limited = limited
+        # Suspends the flow where nothing of it runs, and nothing is due for so many seconds.
+        self._park = park
+        self._park_after = park_after
+        #: Until when it was suspended, for that.
+        self.parked: Parked | None = None
         #: None: no task waits for a signal.
         self._waits = waits
         self._scheduler = scheduler
@@ -246,7 +254,10 @@ class Run:
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
         asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
-        if not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
+        if self._park is not None and not self._inbox.qsize() and self._may_park():
+            park, self._park = self._park, None
+            park()
+        elif not self._inbox.qsize() and (self._scheduler.in_flight or asleep):
             if timers is not None:
                 timeout = timers.wait(self._clock.monotonic(), timeout)
             try:
@@ -622,6 +633,22 @@ class Run:
         return waits is not None and any(
             call.node in waits.nodes for call in list(self._held.values())
         )
+
+    def _may_park(self) -> bool:
+        """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
+        if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
+            return False
+        if self._scheduler.in_flight > len(self._held):
+            return False
+        waits, timers = self._waits, self._timers
+        awaited = frozenset[int]() if waits is None else waits.nodes
+        if any(call.node not in awaited for call in self._held.values()):
+            return False  # the next run would count the seconds of an `eta` anew
+        seconds = None if timers is None else timers.wait(self._clock.monotonic())
+        if seconds is not None and (seconds < self._park_after or timers.deadline < math.inf):
+            return False
+        self.parked = Parked(seconds, None if waits is None else waits.heard)
+        return True
 
     def _without_waits(
         self, tasks: list[calls.Invocation], waits: waits_module.Waits

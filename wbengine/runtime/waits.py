@@ -60,6 +60,11 @@ class Waits:
             self.wake()
         return bool(new)
 
+    @property
+    def heard(self) -> int:
+        """Of how many signals it has heard."""
+        return len(self._given)
+
     def look(self) -> None:
         """Read what was signalled before; a store that fails is asked again later."""
         if self._backend is None:

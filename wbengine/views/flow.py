@@ -326,6 +326,13 @@ class Building:
         if self.state in states.FLOW_ENDED:
             return None
         busy = [atom for atom in atoms if atom.state in _BUSY]
+        if self.situation.parked:
+            noted = {
+                record.name
+                for record in self._records
+                if record is not None and record.noted(waiting.WAITS_FOR) is not None
+            }
+            busy = [atom for atom in atoms if atom.name in noted]
         resting = [
             (atom.name, atom.waiting)
             for atom in atoms

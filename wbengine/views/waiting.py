@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wbengine import states
+from wbengine.runtime.control import PARKED
 from wbengine.runtime.waits import WAITS_FOR
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
@@ -43,6 +44,11 @@ class Situation:
     def runs(self) -> bool:
         """Somebody is at it."""
         return self.owner is not None and not self.died
+
+    @property
+    def parked(self) -> bool:
+        """A conductor goes on with it when what it waits for is there."""
+        return self.state == states.SUSPENDED and self.suspended == PARKED
 
 
 class Blocking:
@@ -158,6 +164,8 @@ def of_atom(
         return _to_be_undone(node, record, blocking, at)
     if state != states.PENDING:
         return None
+    if at.parked and record is not None and (noted := record.noted(WAITS_FOR)):
+        return _awaiting(noted, at)
     if at.state in (states.FAILURE, states.REVERTED):
         return "It never began: the flow ended before it."
     if at.state == states.SUCCESS:
@@ -208,7 +216,7 @@ def _awaiting(noted: Any, at: Situation) -> str:
         left = f"in {formatting.seconds(rest)}" if rest > 0 else "which is over"
         when = f" (until {formatting.clock(end, at.now)}, {left})"
     said = f"It waits for signal {noted['signal']!r}{when}"
-    return f"{said}." if at.runs else f"{said}; nobody runs the flow."
+    return f"{said}." if at.runs or at.parked else f"{said}; nobody runs the flow."
 
 
 def _retrying(record: Any, at: Situation) -> str:
@@ -221,7 +229,7 @@ def _retrying(record: Any, at: Situation) -> str:
         )
     when = f"Next try at {formatting.clock(due, at.now)}"
     rest = due - at.now
-    if not at.runs:
+    if not (at.runs or at.parked):
         return f"{when}, as soon as somebody runs the flow."
     return f"{when}, in {formatting.seconds(rest)}." if rest > 0 else f"{when}: it is due."
 
@@ -239,7 +247,7 @@ def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> 
 
 def _nobody(at: Situation, flow: str = "the flow") -> str | None:
     """Why nothing of the flow goes on, which is called `flow`."""
-    if at.state in states.FLOW_ENDED:
+    if at.state in states.FLOW_ENDED or at.parked:
         return None
     if at.state == states.SUSPENDED:
         why = f" ({at.suspended})" if at.suspended else ""

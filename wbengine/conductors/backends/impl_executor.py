@@ -45,6 +45,8 @@ class _Claim:
     engine: engines.Engine | None = None
     #: Another may have claimed the job.
     lost: bool = False
+    #: Its flow was suspended because it waits.
+    parked: control.Parked | None = None
 
     def suspend(self) -> None:
         """Suspend its flow, if that runs."""
@@ -68,6 +70,9 @@ class ExecutorConductor(base.Conductor):
     - `stop` suspended the flow, or what failed is one of `NO_CONSUME_EXCEPTIONS` and did not end
       the flow: it is abandoned.  Where it failed, this conductor leaves it alone for a while, and
       claims no other for a moment if the broker of its workers cannot be reached;
+    - nothing of the flow runs, and everything in it waits, for a signal or for longer than
+      `PARK_SECONDS`: it is suspended, and the job abandoned until that has come.  So it is with a
+      job that is in the database of the flows, and has the uuid of its flow (`engines.submit`);
     - the flow cannot be run (its inputs are missing, say): it is consumed;
     - `sys.exit()` or Ctrl-C interrupts the flow, or what makes it: it is abandoned, and left alone
       for a while.  In the thread of `run`, that raises the interruption;
@@ -98,6 +103,8 @@ class ExecutorConductor(base.Conductor):
     MAX_SIMULTANEOUS_JOBS: ClassVar[int] = -1
     #: Seconds after which a claim that is not extended ends.
     CLAIM_SECONDS: ClassVar[float] = 15.0
+    #: A flow in which nothing runs, and nothing is due for so many seconds, is suspended meanwhile.
+    PARK_SECONDS: ClassVar[float] = 5.0
     #: Failures after which a job is left for another try.
     NO_CONSUME_EXCEPTIONS: ClassVar[tuple[type[Exception], ...]] = (
         exceptions.ExecutionFailure,
@@ -153,6 +160,10 @@ class ExecutorConductor(base.Conductor):
         self._postponed: dict[str, tuple[float, float]] = {}
         # Until when no job is claimed: the broker of the workers was away.
         self._idle_until = 0.0
+        # The board, if jobs can wait there until their flows can go on.
+        self._parking: jobs.ParkingBoard | None = None
+        if isinstance(jobboard, jobs.ParkingBoard) and jobboard.keeps_flows:
+            self._parking = jobboard
 
     def _executor_factory(self) -> futures.Executor:
         """The executor for one `run`."""
@@ -303,6 +314,8 @@ class ExecutorConductor(base.Conductor):
                 for listener in self._listeners_from_job(job, engine):
                     stack.enter_context(listener)
                 claim.engine = engine
+                if self._parking is not None and job.uuid == engine.storage.flow_uuid:
+                    engine.park_after = self.PARK_SECONDS
                 if claim.lost or self._stopping:
                     return False
                 # The claim of before ended: its engine may run yet, or have ended the flow.  A job
@@ -333,6 +346,9 @@ class ExecutorConductor(base.Conductor):
             claim.engine = None
         state = engine.storage.get_flow_state()
         self._log.info("Flow of %s has come to %s", job, state)
+        if state == states.SUSPENDED and engine.parked is not None:
+            claim.parked = engine.parked
+            return False
         if state == states.SUSPENDED:
             # By a command, or a listener, unless this conductor did it: not for others to go on.
             return not (claim.lost or self._stopping)
@@ -403,8 +419,26 @@ class ExecutorConductor(base.Conductor):
             self._wake.put(None)
 
     def _finish_claim(self, job: jobs.Job, consume: bool, trash: bool = False) -> None:
-        self._claims.pop(id(job), None)
-        self._try_finish_job(job, consume, trash)
+        claim = self._claims.pop(id(job), None)
+        if claim is not None and claim.parked is not None:
+            self._park(job, claim.parked)
+        else:
+            self._try_finish_job(job, consume, trash)
+
+    def _park(self, job: jobs.Job, parked: control.Parked) -> None:
+        """Give the claim on a job up until its flow can go on."""
+        assert self._parking is not None and self._persistence is not None
+        try:
+            self._parking.park(job, self._name, *parked)
+            with contextlib.closing(self._persistence.get_connection()) as connection:
+                meta = connection.get_flow_details(job.uuid, lazy=True).meta
+            if control.recorded(meta) is not None:  # it was cancelled meanwhile
+                self._parking.hasten(job.uuid)
+        except exceptions.WbengineException as error:
+            self._log.warning("%s could not be parked: %s", job, error)
+            return
+        details = {"job": job, "conductor": self, "persistence": self._persistence}
+        self._notifier.notify("job_abandoned", details)
 
     def _try_finish_job(self, job: jobs.Job, consume: bool, trash: bool = False) -> None:
         board = self._jobboard

@@ -25,6 +25,8 @@ _JOBS: Final = tables.JOBS.name
 #: So many jobs are read at first, and at most, at a time.
 _FIRST_PAGE: Final = 16
 _LARGEST_PAGE: Final = 1024
+#: For so many seconds a job waits that nothing but a signal is to hasten.
+_LONG: Final = 1e9
 #: The time of a job, at least: 0 says that it has come.
 _EARLIEST: Final = 1.0
 
@@ -397,6 +399,27 @@ class SQLJobBoard(stored.KeptJobBoard):
 
         return self._transact(f"Ending the claim on job {job.uuid}", work)
 
+    @base.check_who
+    def park(self, job: base.Job, who: str, seconds: float | None, signals: int | None) -> None:
+        """Give a claim up until `seconds` have passed, or the flow has more than so many signals.
+
+        See `jobs.base.ParkingBoard`.
+        """
+        wait = _LONG if seconds is None else min(seconds, _LONG)
+        told = {**self._claim_of(job), "who": rows.kept(who), "seconds": wait}
+
+        def work(connection: sa.Connection) -> bool:
+            if not connection.execute(self._statements.park, told).rowcount:
+                return False
+            # A signal comes before this, and is counted, or waits for the row, and hastens the job.
+            given = connection.scalar(self._statements.signals, told) or 0
+            if signals is not None and given > signals:
+                connection.execute(self._statements.hasten, told)
+            return True
+
+        if not self._transact(f"Parking job {job.uuid}", work):
+            self._end(job, who, "abandon")
+
     def extend(self, job: stored.StoredJob, expiry: float) -> bool:
         told = {**self._claim_of(job), "expiry": expiry}
         return self._transact(
@@ -462,6 +485,13 @@ class _Statements:
             sa.text(f"SELECT pg_notify('{_JOBS}', :board)")
             if dialect == dialects.POSTGRESQL
             else None
+        )
+        self.park = sa.text(
+            f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
+            f" WHERE {ours} AND owner = :who"
+        )
+        self.signals = sa.text(
+            f"SELECT count(*) FROM {tables.SIGNALS.name} WHERE flow_uuid = :uuid"
         )
         self.has_job = sa.text(
             f"SELECT 1 FROM {_JOBS} WHERE uuid = :uuid"

@@ -454,6 +454,9 @@ class SQLConnection(base.Connection):
             reading.lease(connection, self._sql, flow_uuid)  # it is there
             connection.execute(self._sql.add_signal, told)
             row = connection.execute(self._sql.signal, told).one()
+            found = connection.execute(self._sql.hasten_job, told).rowcount
+            if found and self._sql.tell_job is not None:
+                connection.execute(self._sql.tell_job, told)
             crashpoint("sql.before-signal-commit")
             return (row.value, row.at) == (signal.text, signal.at)
 

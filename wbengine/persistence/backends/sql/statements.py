@@ -18,6 +18,7 @@ _ITEMS: Final = tables.ITEMS.name
 _LOGS: Final = tables.LOGS.name
 _OUTLINES: Final = tables.OUTLINES.name
 _SIGNALS: Final = tables.SIGNALS.name
+_JOBS: Final = tables.JOBS.name
 
 #: The first insertion decides where a record belongs.
 _FIRST: Final = ("book_uuid", "flow_uuid", "kind", "birth", "lease_epoch")
@@ -144,6 +145,15 @@ class Statements:
         # As it is now, whatever was read before.
         self.signal = sa.text(
             f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
+        )
+        #: The job of a flow that waits for signals; one that was never claimed waits for its `eta`.
+        self.hasten_job = sa.text(
+            f"UPDATE {_JOBS} SET not_before = 0 WHERE uuid = :flow_uuid AND claims > 0"
+        )
+        self.tell_job = (
+            sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
+            if dialect == dialects.POSTGRESQL
+            else None
         )
         self.signals = sa.text(
             f"SELECT flow_uuid, name, value, at FROM {_SIGNALS} WHERE flow_uuid IN :uuids"
