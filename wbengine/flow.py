@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, Union
 
@@ -45,6 +45,14 @@ class Flow(abc.ABC):
 
     #: `'linear'`, `'unordered'` or `'graph'`.
     kind: ClassVar[str]
+
+    #: How many of these flows may begin in a time, and how many be under way at once, as for tasks
+    #: (`Task.rate_limit`): of the outermost flow only.  `concurrency_key` takes inputs by name; by
+    #: default flows of the same name are limited together, or else those of the same `limit`.
+    rate_limit: str | None = None
+    concurrency: int | None = None
+    concurrency_key: Callable[..., Any] | None = None
+    limit: str | None = None
 
     def __init__(self, name: str, retry: retry_module.Retry | None = None) -> None:
         """

@@ -911,6 +911,13 @@ class Storage:
                 if value is not arguments.MISSING:
                     yield value
 
+    def inputs(self) -> dict[str, Any]:
+        """What is injected for the flow, by name."""
+        found: dict[str, Any] = {}
+        for source in reversed(list(self._flow_sources())):
+            found.update(source)
+        return found
+
     def known_names(self) -> set[str]:
         """Every name that is injected for the flow, or that some atom provides."""
         names = {name for save_as in self._savers.values() for name in save_as}

@@ -348,6 +348,90 @@ def test_wide_flow_asks_for_many_at_once(
     assert len(steps) < 200
 
 
+def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:
+    made = flow(limited.free, 3, name, 0.05)
+    for word, value in limits.items():
+        setattr(made, word, value)
+    return made
+
+
+def test_flows_are_limited(options: dict[str, Any], kept: dict[str, Any]) -> None:
+    """Those of one name, or of one limit; each holds its permit until it has ended."""
+    runs = [
+        Running(limited_flow(f"f{number}", concurrency=2, limit="api"), **options, **kept)
+        for number in range(5)
+    ]
+    assert [run.end() for run in runs] == [states.SUCCESS] * 5
+    times: dict[str, list[float]] = {}
+    for who, at in TOLD.began:
+        times.setdefault(who, []).append(at)
+    assert [len(found) for found in times.values()] == [3] * 5
+    most = max(
+        sum(min(found) <= moment <= max(found) for found in times.values())
+        for moment in (at for _, at in TOLD.began)
+    )
+    assert most <= 2
+
+
+def test_flows_have_keys_and_rates(store: base.Backend) -> None:
+    def made() -> unordered_flow.Flow:
+        return limited_flow("f", rate_limit="5/s", concurrency_key=lambda customer: customer)
+
+    began = time.monotonic()
+    customers = ("a", "b", "a", "b", "a", "b")
+    runs = [Running(made(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers]
+    assert [run.end() for run in runs] == [states.SUCCESS] * 6
+    assert time.monotonic() - began > 0.35
+    first = sorted(at for _, at in TOLD.began)[: 2 * 3]
+    assert first[-1] - first[0] < 0.2 + 6, "both customers begin at once"
+
+
+@pytest.mark.parametrize("how", ["suspend", "cancel"])
+def test_flow_that_waits_for_its_own_limit_can_be_ended(how: str, store: base.Backend) -> None:
+    first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
+    first.concurrency = 1
+    holder = Running(first, backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 1)
+    run = Running(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
+    until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
+    with store.get_connection() as connection:
+        view = views.read(connection, run.engine.storage.flow_uuid)
+    said = "The flow begins as soon as its limit allows it: 1 at once."
+    assert {(atom.state, atom.waiting) for atom in view.atoms} == {(states.PENDING, said)}
+    assert view.waiting == f"f: {said}"
+    if how == "suspend":
+        run.engine.suspend()
+        assert run.end() == states.SUSPENDED
+        RELEASED.set()
+        assert holder.end() == states.SUCCESS
+        run.engine.run()
+        assert run.engine.storage.get_flow_state() == states.SUCCESS
+    else:
+        run.engine.cancel()
+        with pytest.raises(exceptions.Cancelled):
+            run.end()
+        assert run.engine.storage.get_flow_state() == states.REVERTED
+        assert len(TOLD.began) == 1
+
+
+def test_limited_flow_has_limited_tasks(options: dict[str, Any]) -> None:
+    made = flow(three, 9)
+    made.concurrency = 1
+    engines.run(made, **options)
+    assert len(TOLD.began) == 9 and TOLD.most == (3 if options else 1)
+
+
+def test_only_the_outermost_flow_has_a_limit() -> None:
+    with pytest.raises(exceptions.CompilationFailure, match="Flow 'in' is part of another one"):
+        engines.load(linear_flow.Flow("out").add(limited_flow("in", concurrency=1)))
+
+
+def test_key_of_a_flow_that_fails_fails_the_run(store: base.Backend) -> None:
+    made = limited_flow("f", concurrency=1, concurrency_key=lambda customer: customer)
+    with pytest.raises(TypeError, match="customer"):
+        engines.run(made, backend=store)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [

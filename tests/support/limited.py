@@ -55,6 +55,11 @@ def three(who: str, seconds: float) -> str:
     return who
 
 
+@task.task
+def free(who: str, seconds: float) -> str:
+    return str(three.fn(who, seconds))
+
+
 @task.task(rate_limit="20/s")
 def twenty(who: str, seconds: float) -> str:
     return str(three.fn(who, seconds))

@@ -497,6 +497,8 @@ class ActionEngine(base.Engine):
 
             def arguments(node: int) -> Mapping[str, Any]:
                 item: Any = items[node]
+                if plan.kinds[node] == plan_module.FLOW:
+                    return storage.inputs()
                 return storage.gather(node, item.name, item.rebind, item.optional)
 
             self._limited = limited.LimitedTasks(
@@ -507,6 +509,7 @@ class ActionEngine(base.Engine):
                 self._settings["lease"],
                 arguments=arguments,
                 wake=wake,
+                of_flow=0 in limits and plan.kinds[0] == plan_module.FLOW,
                 most=1 if self._running_executor.immediate else None,
             )
         return self._limited

@@ -1,4 +1,4 @@
-"""The limited tasks of one run (`Task.rate_limit`, `Task.concurrency`): which wait for a permit.
+"""The limits of one run (`rate_limit`, `concurrency` of tasks and flows): what waits for a permit.
 
 A task waits before it is begun: neither its record nor an executor knows of it, and an engine that
 dies leaves nothing that might have run.  Items of a Map wait as calls.
@@ -23,6 +23,10 @@ __all__ = ["LimitedTasks"]
 MOST_ITEMS: Final = 1024
 
 
+#: The key of what stands for the flow itself.
+_FLOW: Final = (0, -1)
+
+
 class _Line:
     """What waits for the permits of one limit, by priority and then in the order of its coming."""
 
@@ -36,10 +40,11 @@ class _Line:
 
 
 class LimitedTasks:
-    """Which of a run's limited tasks may begin; only the thread of the run calls it.
+    """Whether a flow, and which of its tasks, may begin; only the thread of the run calls it.
 
     `limits` are those of nodes.  `arguments(node)` are those of a task, for its key.  `wake` is
-    called, from another thread, when there are `news`.  `most`: so many are asked for at a time.
+    called, from another thread, when there are `news`.  `of_flow`: node 0 is the flow itself.
+    `most`: so many are asked for at a time.
     """
 
     def __init__(
@@ -52,9 +57,14 @@ class LimitedTasks:
         *,
         arguments: Callable[[int], Mapping[str, Any]],
         wake: Callable[[], object],
+        of_flow: bool = False,
         most: int | None = None,
     ) -> None:
         self.limits: Final = limits
+        #: Whether the flow itself (node 0) is limited, and has no permit yet.
+        self.closed = of_flow
+        # The same for all the run.
+        self._of_flow = of_flow
         self._keeper = keeper
         self._flow = flow
         self._epoch = epoch
@@ -73,6 +83,18 @@ class LimitedTasks:
         # What is under way, and on whose permit.
         self._using: dict[tuple[int, int], keepers.Holder] = {}
         self._numbers = itertools.count()
+
+    def enter(self) -> bool:
+        """Whether the flow itself may begin now; else it waits.
+
+        :raises Exception: what its key raises.
+        """
+        if self.closed and (_FLOW not in self._waiting):
+            self.begin(0, 0)
+            self.ask()
+        if self.closed:
+            self.take()
+        return not self.closed
 
     def begin(self, node: int, priority: float, *, anyway: bool = False) -> bool:
         """Whether a task may begin now; else it waits.  `anyway`: it is under way already.
@@ -168,6 +190,9 @@ class LimitedTasks:
                     break
                 heapq.heappop(line.heap)
                 self._forget(node, index)
+                if self._of_flow and (node, index) == _FLOW:
+                    self.closed = False  # until the end of the run
+                    continue
                 self._using[node, index] = line.holder
                 if call is None:
                     nodes.append(node)
@@ -183,7 +208,11 @@ class LimitedTasks:
 
     def waiting_nodes(self, scope: Container[int]) -> list[int]:
         """The tasks that wait, and are in a scope."""
-        return [node for node, index in self._waiting if index < 0 and node in scope]
+        return [
+            node
+            for node, index in self._waiting
+            if index < 0 and node in scope and not (self._of_flow and node == 0)
+        ]
 
     def forget(self, nodes: Iterable[int]) -> None:
         """These tasks do not wait any more."""

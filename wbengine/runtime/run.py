@@ -254,6 +254,7 @@ class Run:
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
         asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
+        asleep = asleep or (self._is_closed and not self._scheduler.done)
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
             park()
@@ -303,6 +304,9 @@ class Run:
 
     def _begin_all(self) -> None:
         scheduler, lifecycle = self._scheduler, self._lifecycle
+        # What was done is undone in any case.
+        if self._is_closed and not (scheduler.reverting or self._limited.enter()):  # type: ignore[union-attr]
+            return
         while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
@@ -573,6 +577,11 @@ class Run:
 
     # -- limits ---------------------------------------------------------------------------------
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the flow itself waits for a permit."""
+        return self._limited is not None and self._limited.closed
+
     def _permitted(
         self, nodes: Sequence[int], limited: limited_module.LimitedTasks
     ) -> Sequence[int]:
@@ -638,6 +647,8 @@ class Run:
         """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
+        if self._is_closed:
+            return False  # it would lose its place among those that wait
         if self._scheduler.in_flight > len(self._held):
             return False
         waits, timers = self._waits, self._timers

@@ -346,6 +346,9 @@ class Building:
             and atom.waiting
             and atom.waiting == waiting.of_limit(nodes[atom.node])
         ]
+        whole = waiting.of_limit(nodes[0]) if nodes[0].kind == outlines.FLOW else None
+        if whole is not None and any(atom.waiting == whole for atom in atoms):
+            limited = [(nodes[0].name, whole)]
         return waiting.of_flow(self.situation, busy, resting, limited)
 
 

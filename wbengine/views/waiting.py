@@ -64,6 +64,12 @@ class Blocking:
         self._unsettled = self._count(lambda state: state not in SETTLED)
         self._to_undo: Sequence[int] | None = None
         self._around: dict[int, tuple[int, int]] = {-1: (-1, 0)}
+        #: What is said of a flow none of which has begun, if it waits for its limit.
+        self.flow_limited: str | None = None
+        root = structure.outline.nodes[0]
+        is_limited = root.kind == outlines.FLOW and root.limit is not None
+        if is_limited and all(state_of(node) == states.PENDING for node in structure.atoms()):
+            self.flow_limited = of_limit(root)
 
     def _count(self, counts: Callable[[str], bool]) -> list[int]:
         """Node -> how many atoms in it are so."""
@@ -143,6 +149,8 @@ def of_limit(node: outlines.OutlineNode) -> str | None:
     """What is said of something that waits for its limit; None: it has none."""
     if node.limit is None:
         return None
+    if node.kind == outlines.FLOW:
+        return f"The flow begins as soon as its limit allows it: {node.limit}."
     who = "Its items begin" if node.kind == outlines.MAP else "It begins"
     return f"{who} as soon as its limit allows it: {node.limit}."
 
@@ -170,6 +178,8 @@ def of_atom(
         return "It never began: the flow ended before it."
     if at.state == states.SUCCESS:
         return None
+    if blocking.flow_limited is not None:
+        return _nobody(at) or blocking.flow_limited
     first, many = blocking.before(node)
     if first >= 0:
         return f"It waits for {blocking.say(first, many)}."
