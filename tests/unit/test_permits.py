@@ -155,6 +155,32 @@ def test_rates_and_shares_of_random_flows(seed: int) -> None:
             assert max(counts) - min(counts) <= rate * HORIZON + 1
 
 
+def test_a_flow_that_died_does_not_stop_a_rate() -> None:
+    """Its share is lost at most, and only until its time is over."""
+    terms = Terms("50/s", 0.02, None)
+    account = Account()
+    now, begun = 0.0, 0
+    account.settle(terms, [ask("dead", 0, 1000)], now)
+    while now < 10:
+        answer = account.settle(terms, [ask("b", 0, 1000)], now)
+        begun += len(answer.permits["b"])
+        assert answer.again is not None
+        now += answer.again
+    assert begun >= 10 * 50 * 0.5
+
+
+def test_who_asks_often_gets_no_more() -> None:
+    terms = Terms("50/s", 0.02, None)
+    account = Account()
+    got = {"often": 0, "seldom": 0}
+    for step in range(6000):
+        now = step / 100
+        for flow in ("often", "seldom") if step % 50 == 0 else ("often",):
+            got[flow] += len(account.settle(terms, [ask(flow, 0, 9999)], now).permits[flow])
+    assert sum(got.values()) >= 59 * 50
+    assert got["seldom"] >= 0.9 * got["often"]
+
+
 def test_what_is_spare_is_given_back() -> None:
     """What nobody here waits for any more is somebody else's at once."""
     keeper, woken = keepers.Keeper(stores.MemoryStore()), threading.Event()

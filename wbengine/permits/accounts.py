@@ -140,12 +140,16 @@ class Account:
                 self.next = now
             self.next = max(now, self.next)
             room = min(room, math.floor((now + HORIZON - self.next) / interval + 1e-6) + 1)
-        # What the others would get is left to them.
+        # What the others would get is left to them: of a rate no more than each gets until it asks
+        # again, so that a flow which died does not stop those that live.
         waiting = [
             (row.held if concurrency is not None else 0, row.served, number, uuid, row.wanted)
             for number, (uuid, row) in enumerate(self.flows.items())
             if row.wanted
         ]
+        if interval is not None and waiting:
+            least = self.served - max(1, round(HORIZON / 2 / interval / len(waiting)))
+            waiting = [(held, max(served, least), *rest) for held, served, *rest in waiting]  # type: ignore[misc]
         heapq.heapify(waiting)
         while waiting and room > 0:
             held, served, number, uuid, wanted = waiting[0]
