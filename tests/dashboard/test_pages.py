@@ -144,6 +144,21 @@ def test_flows_in_the_graph_are_opened_and_closed(kept: story.Kept, guest: TestC
     assert guest.get(f"{path}?open=x").status_code == 400
 
 
+def test_parts_of_a_long_row_in_the_graph_are_opened(kept: story.Kept, guest: TestClient) -> None:
+    """A box that stands for several tasks leads to them."""
+    flow = unordered_flow.Flow("long").add(*(story.Fine(f"task-{n}") for n in range(900)))
+    path = f"/flows/{kept.run('long', flow)}/graph"
+    closed = guest.get(path).text
+    tasks, parts = 'class="atom kind-task', 'class="atom kind-group'
+    assert (closed.count(tasks), closed.count(parts)) == (0, 48)
+    label = re.escape("Open task-19 … task-37, ")
+    (link,) = re.findall(rf'href="([^"]+)" aria-label="{label}', closed)
+    opened = guest.get(html.unescape(link)).text
+    assert (opened.count(tasks), opened.count(parts)) == (19, 47)
+    everything = guest.get(path, params={"open": list(range(901))}).text
+    assert everything.count(tasks) <= 1_000 and everything.count(parts) < 48
+
+
 def test_failures_are_counted_where_they_are_found(kept: story.Kept, guest: TestClient) -> None:
     failures = re.compile(r'/failures"[^>]*>Failures <span class="count">1</span>')
     assert failures.search(guest.get(f"/flows/{kept.uuids['leaking']}").text)

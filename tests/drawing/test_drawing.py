@@ -471,7 +471,9 @@ def test_the_colours_of_a_state_can_be_told_apart(state, scheme):
 
 
 def test_every_state_has_an_icon_and_a_word_of_its_own():
-    assert set(styles.STATES) == {*states.FLOW_STATES, *states.ATOM_STATES, "INTERRUPTED"}
+    assert set(styles.STATES) == {
+        *(*states.FLOW_STATES, *states.ATOM_STATES), *("INTERRUPTED", "QUEUED"),
+    }  # fmt: skip
     assert len({style.icon for style in styles.STATES.values()}) == len(styles.STATES)
     assert len({style.plain for style in styles.STATES.values()}) == len(styles.STATES)
     assert len({style.word for style in styles.STATES.values()}) == len(styles.STATES)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.views import records
 from wbengine import drawing, states
+from wbengine.drawing import tree
 from wbengine.persistence import leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.types.outline import FLOW, TASK, Outline, OutlineNode
@@ -232,6 +233,9 @@ def test_queued_tasks_are_told_apart_from_running_ones():
     held = lease(flow)
     view = look(flow, outline, held)
     assert (view.queued, view.atom("reserve").queued) == (1, True)
+    assert (view.counts["RUNNING"], view.shown_counts.get("RUNNING")) == (1, None)
+    line = tree.figures(tree.FlowTree(outline, view))
+    assert ", 1 queued" in line and "running" not in line
     assert not [lane for lane in timelines.timeline(view).lanes if lane.worker is None]
     assert "queued" in drawing.draw(outline, view, format="mermaid")
     for each in flow:

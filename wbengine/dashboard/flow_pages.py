@@ -14,7 +14,6 @@ from starlette.routing import Route
 from wbengine import drawing, exceptions, states
 from wbengine.dashboard import flow_actions, flow_head, http_errors, listings, stream, tree, urls
 from wbengine.dashboard.app_state import AppState
-from wbengine.types import outline
 from wbengine.views import flow as flows
 from wbengine.views import listing, timeline
 
@@ -88,11 +87,7 @@ class FlowPages:
             under = http_errors.whole(request, "under")
             nodes = view.outline.nodes
             opened, closed = (
-                frozenset(
-                    node
-                    for node in http_errors.wholes(request, name)
-                    if node < len(nodes) and nodes[node].kind == outline.FLOW
-                )
+                frozenset(n for n in http_errors.wholes(request, name) if n < len(nodes))
                 for name in ("open", "close")
             )
 

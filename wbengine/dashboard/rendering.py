@@ -15,6 +15,7 @@ import jinja2
 from wbengine import states
 from wbengine.drawing import styles
 from wbengine.views import formatting
+from wbengine.views.flow import QUEUED
 
 __all__ = ["STATIC", "asset_version", "environment", "ordered", "render", "segments"]
 
@@ -60,6 +61,7 @@ _BAR: Final = (
     states.SUCCESS,
     states.IGNORE,
     states.RUNNING,
+    QUEUED,
     states.RETRYING,
     states.REVERTING,
     states.REVERTED,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from wbengine import exceptions, states
 from wbengine.views import atoms
 from wbengine.views import flow as flows
+from wbengine.views.flow import QUEUED
 from wbengine.views.structure import NodeView
 
 __all__ = ["ORDERS", "ROWS", "SORTS", "Row", "Selection", "Table", "selected", "table"]
@@ -100,7 +101,8 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.state:
-            states.check_known("state of a task", self.state, states.ATOM_STATES)
+            known = (*states.ATOM_STATES, QUEUED)
+            states.check_known("state of a task", self.state, known)
         if self.sort and self.sort.removeprefix("-") not in ORDERS:
             raise ValueError(f"sort={self.sort!r:.40} is none of {', '.join(ORDERS)}")
 
@@ -113,7 +115,8 @@ class Selection:
         chosen = [
             atom
             for atom in found
-            if (not self.state or atom.state == self.state) and wanted in atom.name.casefold()
+            if self.state in ("", QUEUED if atom.queued else atom.state)
+            and wanted in atom.name.casefold()
         ]
         if not self.sort:
             return chosen

@@ -110,7 +110,8 @@ def png(
 
 class Folding(NamedTuple):
     """The flows of a picture that its reader `opened` and `closed`, by their positions in the
-    outline; `toggle` makes the address under which one of them is opened, or closed.
+    outline; `toggle` makes the address under which one of them is opened, or closed.  What stands
+    for a part of a long row of members is opened by the position of the first of them.
     """
 
     opened: Collection[int]

@@ -274,7 +274,7 @@ def _arranged(text: str, scene: Scene) -> bytes:
 def _address(box: Box, link: Link | None, toggle: Toggle | None) -> str | None:
     if box.atom is not None and box.atom.uuid and link is not None:
         return link(box.atom)
-    if box.kind == outlines.FLOW and box.size and toggle is not None:
+    if box.collapsed and box.size and toggle is not None:
         return toggle(box.node, True)
     return None
 
@@ -310,7 +310,7 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, address: str | Non
     tail = group.tail
     group.clear()
     group.tag, group.tail = f"{{{_SVG}}}a", tail
-    label = f"Open {label}" if box.kind == outlines.FLOW else label
+    label = f"Open {label}" if box.collapsed else label
     group.attrib.update({"href": labels.clean(address), "aria-label": label})
     group.append(inner)
 

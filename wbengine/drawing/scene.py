@@ -206,6 +206,8 @@ class _Making:
             self._state: str | None = view.state
         else:
             self._state = None
+        #: So many more may be shown of the parts of long rows that were opened.
+        self._room = MAX_ATOMS
         #: Node -> the node of the item that shows it.
         self._shown: dict[int, int] = {}
 
@@ -257,9 +259,12 @@ class _Making:
             frame = scene.frames[node] = self._frame(node, parent)
             if opened is not None and len(members) > self._boxes:
                 scene.collapsed = True
-                for box in self._groups(node, members):
-                    scene.boxes[box.node] = box
-                    frame.members.append(box.node)
+                for part in self._parts(members, frozenset(also)):
+                    if len(part) == 1:
+                        pending.append((part[0], node))
+                    else:
+                        scene.boxes[part[0]] = self._group(node, part)
+                    frame.members.append(part[0])
                 continue
             frame.members += members
             pending += [(member, node) for member in reversed(members)]
@@ -325,22 +330,37 @@ class _Making:
             node, told.name, parent, state, counts, self._structure.retry[node], told.notes
         )
 
-    def _groups(self, flow: int, members: Sequence[int]) -> Iterator[Box]:
-        length = -(-len(members) // _GROUPS)
-        for start in range(0, len(members), length):
-            part = members[start : start + length]
-            counts: Counter[str] = Counter()
-            for member in part:
-                if self._structure.is_flow(member):
-                    counts.update(self._counts[member])
-                else:
-                    counts[self._state_of(member)] += 1
-            self._hide(part, part[0])
-            first, last = self._structure.name(part[0]), self._structure.name(part[-1])
-            size = sum(self._sizes[member] for member in part)
-            yield Box(
-                part[0], GROUP, f"{first} … {last}", flow, structure.state_of(counts), counts, size
-            )
+    def _parts(self, members: Sequence[int], opened: Collection[int]) -> Iterator[Sequence[int]]:
+        """A row that is too long in parts; those whose first member is `opened`, in smaller ones:
+        in the end, one by one.
+        """
+        pending = self._cut(members)
+        while pending:
+            part = pending.pop()
+            if len(part) > 1 and part[0] in opened and self._room > 0:
+                self._room -= len(part) if len(part) <= self._boxes else _GROUPS
+                pending += self._cut(part)
+            else:
+                yield part
+
+    def _cut(self, row: Sequence[int]) -> list[Sequence[int]]:
+        """The last part first."""
+        length = 1 if len(row) <= self._boxes else -(-len(row) // _GROUPS)
+        return [row[start : start + length] for start in range(0, len(row), length)][::-1]
+
+    def _group(self, flow: int, part: Sequence[int]) -> Box:
+        """What stands for a part of a row."""
+        counts: Counter[str] = Counter()
+        for member in part:
+            if self._structure.is_flow(member):
+                counts.update(self._counts[member])
+            else:
+                counts[self._state_of(member)] += 1
+        self._hide(part, part[0])
+        first, last = self._structure.name(part[0]), self._structure.name(part[-1])
+        size = sum(self._sizes[member] for member in part)
+        state = structure.state_of(counts)
+        return Box(part[0], GROUP, f"{first} … {last}", flow, state, counts, size)
 
     def _arrows(self, scene: Scene) -> list[tuple[int, int]]:
         found: dict[tuple[int, int], None] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from wbengine import states
-from wbengine.views.flow import INTERRUPTED
+from wbengine.views.flow import INTERRUPTED, QUEUED
 
 __all__ = ["STATES", "STYLESHEET", "StateStyle", "icon", "style_of", "word"]
 
@@ -30,6 +30,7 @@ class StateStyle(NamedTuple):
 STATES: Final[Mapping[str, StateStyle]] = {
     states.PENDING: StateStyle("○", ".", "pending", "dim", "#5a636e", "#f4f5f7"),
     states.RUNNING: StateStyle("▶", ">", "running", "cyan", "#1f5fd0", "#e8f0fe"),
+    QUEUED: StateStyle("◷", ":", "queued", "cyan", "#1f5fd0", "#f4f5f7"),
     states.SUCCESS: StateStyle("✔", "+", "success", "green", "#15703a", "#e6f5ec"),
     states.FAILURE: StateStyle("✘", "x", "failure", "bold red", "#c5221f", "#fdecea"),
     states.REVERTING: StateStyle("↩", "<", "reverting", "yellow", "#964f00", "#fff1e0"),
@@ -71,6 +72,7 @@ def word(state: str | None) -> str:
 _DARK: Final = {
     "PENDING": ("#8f99a6", "#20252c"),
     "RUNNING": ("#7fb0ff", "#172a4a"),
+    "QUEUED": ("#7fb0ff", "#20252c"),
     "SUCCESS": ("#5fcf8b", "#14301f"),
     "FAILURE": ("#ff8a80", "#42191a"),
     "REVERTING": ("#ffb35c", "#3d2a12"),

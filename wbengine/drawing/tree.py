@@ -27,7 +27,7 @@ from wbengine.drawing import labels, styles
 from wbengine.types import outline as outlines
 from wbengine.views import formatting, structure
 from wbengine.views.atoms import AtomView
-from wbengine.views.flow import FlowView
+from wbengine.views.flow import QUEUED, FlowView
 from wbengine.views.structure import Structure
 
 __all__ = ["BUSY", "WRONG", "FlowTree", "Source", "clean", "figures", "flow_tree", "text", "tree"]
@@ -67,6 +67,10 @@ class Source(Protocol):
     @property
     def duration(self) -> float | None:
         """Seconds that it has run for; None: it has not begun."""
+
+    def shown_counts(self) -> Mapping[str, int]:
+        """How many tasks are in which state; those that are queued apart, where that is known."""
+        return self.counts(self.root)
 
     def remarks(self) -> Iterable[str]:
         """What the headline says besides how many tasks are in which state."""
@@ -152,10 +156,10 @@ def flow_tree(view: FlowView, console: Console, rows: int | None = None) -> Tree
 
 def figures(source: Source) -> str:
     """How many tasks are in which state, in a line."""
-    counts = source.counts(source.root)
+    counts = source.shown_counts()
     total = formatting.count(sum(counts.values()), "task")
     parts = [f"{_settled(counts):,} of {total} done"]
-    parts += _counted(counts, (*BUSY, *WRONG, states.REVERTED, states.IGNORE))
+    parts += _counted(counts, (*BUSY, QUEUED, *WRONG, states.REVERTED, states.IGNORE))
     return ", ".join([*parts, *source.remarks()])
 
 
@@ -371,7 +375,11 @@ class FlowTree(Source):
     def remarks(self) -> Iterable[str]:
         if self._view is None:
             return [formatting.count(self.size(self.root), "atom")]
-        return [f"{self._view.queued:,} of them queued"] if self._view.queued else ()
+        return ()
+
+    def shown_counts(self) -> Mapping[str, int]:
+        whole = self._view is not None and not self.root
+        return self._view.shown_counts if whole and self._view else self.counts(self.root)
 
     def is_flow(self, node: int) -> bool:
         return self._nodes[node].kind == outlines.FLOW

@@ -122,7 +122,7 @@ def _lead(view: FlowView, timeline: timelines.Timeline) -> str:
 
 def _figures(view: FlowView, timeline: timelines.Timeline) -> list[tuple[str, str]]:
     found = [("took", formatting.seconds(view.duration)), ("done", f"{view.progress:.0%}")]
-    found += parts.counted(view.counts)
+    found += parts.counted(view.shown_counts)
     attempts = sum(len(lane.bars) for lane in timeline.lanes)
     if attempts > len(view.atoms):
         found.append(("attempts", f"{attempts:,}"))

@@ -37,6 +37,7 @@ __all__ = [
     "ChangeView",
     "FlowView",
     "INTERRUPTED",
+    "QUEUED",
     "SCHEMA",
     "on_workers",
     "read",
@@ -422,6 +423,8 @@ def _not_begun(
 SCHEMA: Final = "wbengine/flow/1"
 #: What is shown of a flow that is under way, by its records, and has no engine that lives.
 INTERRUPTED: Final = "INTERRUPTED"
+#: What people see as the state of a task that is under way, and that no worker has begun yet.
+QUEUED: Final = "QUEUED"
 _RESTS: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
 
 
@@ -504,6 +507,16 @@ class FlowView:
     def queued(self) -> int:
         """How many of the tasks that are under way no worker has begun yet."""
         return sum(atom.queued for atom in self.atoms)
+
+    @cached_property
+    def shown_counts(self) -> Mapping[str, int]:
+        """How many tasks are in which state, those that are queued apart from those that run."""
+        found = Counter(self.counts)
+        for atom in self.atoms:
+            if atom.queued and atom.kind != outlines.RETRY:
+                found[atom.state] -= 1
+                found[QUEUED] += 1
+        return {state: count for state, count in found.items() if count > 0}
 
     @property
     def error(self) -> str | None:
