@@ -20,8 +20,8 @@ from wbengine import running
 from wbengine.concurrency import interrupts, timers
 
 __all__ = [
-    "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "TaskLog", "capture", "lines_of",
-    "within",
+    "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "LogAllowance", "TaskLog", "capture",
+    "lines_of", "within",
 ]  # fmt: skip
 
 #: The type of the events that tell lines; their details are `{"lines": [Line, ...]}`.
@@ -34,6 +34,8 @@ MAX_CHARACTERS: Final = 65_536
 #: which each line takes some for itself.  Several may run it, one after the other.
 ROOM: Final = 4 * 2 * MAX_CHARACTERS
 _LINE: Final = MAX_CHARACTERS // MAX_LINES
+#: And one run of a flow: of all of its lines.
+MAX_CHARACTERS_OF_FLOW: Final = 64 * 2**20
 #: Seconds after which a line is told of a task that still runs.
 _EVERY: Final = 1.0
 
@@ -106,6 +108,32 @@ class TaskLog:
 
 
 LOG = logging.getLogger(__name__)
+
+
+class LogAllowance:
+    """How much is kept of what is logged in one run of a flow.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left = MAX_CHARACTERS_OF_FLOW
+
+    def take(self, flow: str, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+        """As many of these lines as there is room for; the last one of a flow says so."""
+        with self._lock:
+            taken = list[Line]()
+            for line in lines:
+                if self._left < 0:
+                    break
+                self._left -= _LINE + len(line.level) + len(line.logger) + len(line.text)
+                if self._left < 0:
+                    text = (
+                        "no more lines of this flow are kept: its tasks logged more than"
+                        f" {MAX_CHARACTERS_OF_FLOW:,} characters"
+                    )
+                    LOG.warning("flow %s: %s", flow, text)
+                    line = Line(time.time(), "WARNING", __name__, text)
+                taken.append(line)
+            return tuple(taken)
 
 
 def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:

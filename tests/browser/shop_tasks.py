@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 from wbengine import retry, task
 from wbengine.patterns import linear_flow, unordered_flow
+
+LOG = logging.getLogger(__name__)
+LOG.setLevel(logging.INFO)
 
 #: Seconds that a step takes.
 STEP = 0.06
@@ -102,14 +106,38 @@ def evening() -> linear_flow.Flow:
     )
 
 
+def month() -> linear_flow.Flow:
+    """501 tasks."""
+    weeks = [unordered_flow.Flow(f"week {number}") for number in range(5)]
+    for number, week in enumerate(weeks):
+        week.add(*(order(10 * number + day) for day in range(10)))
+    return linear_flow.Flow("orders of a month").add(*weeks, Step("close the books"))
+
+
+def weekend() -> linear_flow.Flow:
+    """34 tasks, one of which fails, twice."""
+    orders = unordered_flow.Flow("orders").add(*(order(number) for number in range(3)))
+    paying = linear_flow.Flow("pay", retry=retry.Times(2, name="two tries"))
+    paying.add(Step("add it up"), Refused("charge the card"))
+    return linear_flow.Flow("weekend orders").add(
+        Step("open the shop"), orders, paying, Notify("tell the customer")
+    )
+
+
 class Weigh(task.Task):
     """Fails with what has no weight."""
 
     def execute(self, parcel: int) -> int:
         time.sleep(STEP)
+        LOG.info("parcel %d is on the scales", parcel)
         if parcel % 7 == 5:
             raise CardRefused(f"parcel {parcel} is empty")
         return 100 * parcel
+
+
+def approval() -> linear_flow.Flow:
+    """Waits until it is told."""
+    return linear_flow.Flow("approval").add(task.WaitFor("approved"), Step("ship it"))
 
 
 def parcels() -> linear_flow.Flow:

@@ -12,11 +12,13 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import SIZE, Opener, accessible, shoot
-from tests.browser.stage import Stage
+from tests.browser.stage import TASKS, Stage
 from tests.dashboard import story
 from tests.dashboard.site import running
 from wbengine.dashboard import Site
 from wbengine.patterns import linear_flow
+from wbengine.schedules import Schedule, Schedules
+from wbengine.signals import Signal
 
 #: With this in the environment the pictures of the guide are made anew.
 RECORD = "WBENGINE_RECORD_SCREENSHOTS"
@@ -28,8 +30,8 @@ pytestmark = pytest.mark.timeout(280)
 PAGES = {
     "flows": "",
     "tasks": "flows/{morning}",
-    "graph": "flows/{morning}/graph",
-    "large": "flows/{evening}/graph",
+    "graph": "flows/{weekend}/graph",
+    "large": "flows/{month}/graph",
     "timeline": "flows/{evening}/timeline",
     "map": "flows/{parcels}/atoms/{weigh}",
     "events": "flows/{morning}/events",
@@ -44,13 +46,14 @@ def told(stage: Stage) -> dict[str, str]:
     """Flows that went well, and one that failed, by name; and a task of one."""
     with stage.held("evening") as evening:
         evening.let_go()
-    morning = stage.begin("morning")
+    morning, weekend, month = (stage.begin(each) for each in ("morning", "weekend", "month"))
     parcels = stage.begin("parcels", {"parcels": list(range(12))})
     stage.finish()
     with contextlib.closing(stage.backend.get_connection()) as connection:
         (weigh,) = (each for each in connection.get_atoms_for_flow(parcels) if each.name == "weigh")
     return {
-        "evening": str(evening), "morning": morning, "parcels": parcels, "weigh": weigh.uuid,
+        "evening": str(evening), "morning": morning, "weekend": weekend, "month": month,
+        "parcels": parcels, "weigh": weigh.uuid,
     }  # fmt: skip
 
 
@@ -85,6 +88,34 @@ def test_a_page_looks_well(
     overflow = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     assert page.evaluate(overflow), "it is wider than the window"
     accessible(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_forms_schedules_and_logs_are_accessible(
+    acting: Site, stage: Stage, told: dict[str, str], opened: Opener, scheme: str
+) -> None:
+    """What has no picture in the guide."""
+    schedule = Schedule("nightly", f"{TASKS}:morning", cron="30 2 * * *")
+    kept = Schedules(stage.backend)
+    kept.add(schedule)
+    approval = stage.begin("approval")
+    page = opened(acting.login_url, color_scheme=scheme, reduced_motion="reduce")
+    try:
+        for path, shown in (
+            ("schedules", page.get_by_role("button", name="Run now: nightly")),
+            (f"flows/{approval}", page.get_by_role("button", name="Give")),
+            (f"flows/{told['parcels']}/atoms/{told['weigh']}", page.get_by_text("on the scales")),
+            ("?find=nobody", page.get_by_text("No such flow")),
+        ):
+            page.goto(acting.address + path)
+            expect(shown.first).to_be_visible()
+            accessible(page)
+    finally:
+        kept.remove("nightly")
+        with contextlib.closing(stage.backend.get_connection()) as connection:
+            connection.send_signal(approval, Signal("approved", "true"))
+        stage.finish(approval)
 
 
 @pytest.mark.slow

@@ -147,6 +147,21 @@ def test_logs_are_not_kept_if_nobody_wants_them(kept: base.Backend) -> None:
     assert read(kept, run(tasks.flow(), kept, inputs=INPUTS, keep_logs=False)) == []
 
 
+def test_what_a_flow_logs_is_bounded_and_says_where_it_ends(
+    kept: base.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many executions it has, and whatever a worker sends of them."""
+    monkeypatch.setattr(task_logs, "MAX_CHARACTERS_OF_FLOW", 2_000)
+    names = [f"counting-{number}" for number in range(3)]
+    uuid = run(linear_flow.Flow("f").add(*(tasks.Counting(name) for name in names)), kept)
+    *lines, last = read(kept, uuid)
+    assert 10 < len(lines) < 2_000 / 64
+    assert {line.task for line in lines} == {"counting-0"}
+    assert last.text.startswith("no more lines of this flow are kept: its tasks logged more than")
+    again = run(linear_flow.Flow("f").add(tasks.Counting("other")), kept)
+    assert read(kept, again)[0].text == "0", "each flow has as much"
+
+
 def test_logs_of_few_attempts_are_kept(store: base.Backend) -> None:
     """Those of the latest `LOGGED_ATTEMPTS`."""
     flow = linear_flow.Flow("f").add(tasks.Talker("talker"))

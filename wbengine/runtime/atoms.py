@@ -135,6 +135,7 @@ class AtomLifecycle:
         self._keeps_logs = self._kept and keep_logs
         # By node, attempt and item: of those that logged something.
         self._room_of_logs: dict[tuple[int, int, int], int] = {}
+        self._log_allowance = task_logs.LogAllowance()
         if self._keeps_logs:
             task_logs.capture()
         self._in_process = in_process
@@ -491,7 +492,9 @@ class AtomLifecycle:
             lines, self._room_of_logs[key] = (
                 task_logs.within(lines, room) if room >= 0 else ((), -1)
             )
-        if lines and self._storage.writer.lease is not None:  # the run is not over
+        if not lines or self._storage.writer.lease is None:  # the run is over
+            return
+        if lines := self._log_allowance.take(self._flow_uuid, lines):
             chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)
             self._on_progress()
