@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_forms_schedules_and_logs_are_accessible(
     acting: Site, stage: Stage, told: dict[str, str], opened: Opener, scheme: str
 ) -> None:
     """What has no picture in the guide."""
-    schedule = Schedule("nightly", f"{TASKS}:morning", cron="30 2 * * *")
+    schedule = Schedule(name="nightly", factory=f"{TASKS}:morning", cron="30 2 * * *")
     kept = Schedules(stage.backend)
     kept.add(schedule)
     approval = stage.begin("approval")
@@ -114,7 +115,7 @@ def test_forms_schedules_and_logs_are_accessible(
     finally:
         kept.remove("nightly")
         with contextlib.closing(stage.backend.get_connection()) as connection:
-            connection.send_signal(approval, Signal("approved", "true"))
+            connection.send_signal(approval, Signal.of("approved", True, time.time()))
         stage.finish(approval)
 
 
@@ -128,6 +129,8 @@ def test_a_page_fits_a_telephone(
         page.goto(busy.address + path.format(**told))
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, path
+        top = "document.querySelector('.top').scrollWidth"
+        assert page.evaluate(top) <= 390, path
         # Nothing of a list is out of sight.
         for table in page.locator(".wide:has(.stack)").all():
             assert table.evaluate("each => each.scrollWidth <= each.clientWidth"), path
