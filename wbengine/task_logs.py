@@ -120,20 +120,17 @@ class LogAllowance:
     def take(self, flow: str, lines: tuple[Line, ...]) -> tuple[Line, ...]:
         """As many of these lines as there is room for; the last one of a flow says so."""
         with self._lock:
-            taken = list[Line]()
-            for line in lines:
-                if self._left < 0:
-                    break
-                self._left -= _LINE + len(line.level) + len(line.logger) + len(line.text)
-                if self._left < 0:
-                    text = (
-                        "no more lines of this flow are kept: its tasks logged more than"
-                        f" {MAX_CHARACTERS_OF_FLOW:,} characters"
-                    )
-                    LOG.warning("flow %s: %s", flow, text)
-                    line = Line(time.time(), "WARNING", __name__, text)
-                taken.append(line)
-            return tuple(taken)
+            if self._left < 0:
+                return ()
+            taken, self._left = within(lines, self._left)
+            if self._left >= 0:
+                return taken
+            text = (
+                "no more lines of this flow are kept: its tasks logged more than"
+                f" {MAX_CHARACTERS_OF_FLOW:,} characters"
+            )
+            LOG.warning("flow %s: %s", flow, text)
+            return (*taken, Line(time.time(), "WARNING", __name__, text))
 
 
 def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
