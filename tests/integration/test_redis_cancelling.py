@@ -16,6 +16,7 @@ from tests.support.workers import until
 from wbengine import _crash, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.ledger import ledger_scripts
+from wbengine.transports import _redis_scripts
 
 BEGUN: Counter[str] = Counter()
 
@@ -117,6 +118,28 @@ def running(*calls):
         thread.join()
 
 
+def test_request_of_a_flow_without_a_store_is_published_with_its_row(
+    redis_url, redis_server, client
+):
+    """One round trip for both; else the flow may be another engine's when the row is there."""
+    make, ends = ledger_scripts.OPEN, {}
+    client.script_load(make.text)
+
+    def done(call, outcome):
+        ends[call.arguments["name"]] = outcome.value
+
+    with behind_a_proxy(redis_url, redis_server, 5) as (proxy, executor):
+        proxy.hold(make.digest)
+        executor.submit(begin("kept nowhere"), done)
+        until(lambda: ends)
+        assert not proxy.held(make.digest)
+        executor.guard("flow", list)
+        executor.submit(begin("kept"), done)
+        until(lambda: proxy.held(make.digest))
+        proxy.let_go(make.digest)
+        until(lambda: len(ends) == 2)
+
+
 def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
     """Its row is made while it is looked for, and comes when it is told to have ended."""
     BEGUN.clear()
@@ -130,6 +153,7 @@ def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
         client.script_load(step.text)
     with contextlib.ExitStack() as stack:
         proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 1))
+        executor.guard("flow", list)
         call = begin("late")
         halt = stack.enter_context(Halt("executor.before-open"))
         stack.enter_context(running((executor.submit, call, done)))
@@ -149,6 +173,39 @@ def test_cancelled_request_does_not_begin_late(redis_url, redis_server, client):
         until(lambda: "next" in ends)
     assert ends["next"] == "next"
     assert BEGUN == {"next": 1}
+
+
+def test_request_that_is_published_with_its_row_is_looked_for_after_that(
+    redis_url, redis_server, client
+):
+    """Who cancels it finds no row, and its worker begins it then: it did not end before."""
+    BEGUN.clear()
+    ends = {}
+
+    def done(call, outcome):
+        ends[call.arguments["name"]] = outcome.value
+
+    look, make = ledger_scripts.STATE, _redis_scripts.OPEN_AND_PUT
+    for step in (look, make):
+        client.script_load(step.text)
+    with contextlib.ExitStack() as stack:
+        proxy, executor = stack.enter_context(behind_a_proxy(redis_url, redis_server, 60))
+        call = begin("late")
+        halt = stack.enter_context(Halt("executor.before-open"))
+        stack.enter_context(running((executor.submit, call, done)))
+        assert halt.there.wait(60)
+        proxy.hold(look.digest)
+        stack.enter_context(running((executor.cancel, [call])))
+        until(lambda: proxy.held(look.digest))  # there was nothing to revoke
+        proxy.hold(make.digest)
+        halt.go_on.set()
+        until(lambda: proxy.held(make.digest))
+        proxy.let_go(look.digest)
+        time.sleep(0.2)  # it would have ended by now
+        assert not ends
+        proxy.let_go(make.digest)
+        until(lambda: ends)
+    assert BEGUN["late"] == (ends["late"] == "late")
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -204,32 +204,19 @@ def test_a_server_that_comes_back_has_all_rows(redis_server, redis_url, opened):
         "finish": lambda: ledger.finish(f"{ID}0", 1, "w", b"r"),
         "reopen": lambda: ledger.reopen(f"{ID}0", 2),
         "state": lambda: ledger.state(f"{ID}0"),
+        "drop": lambda: ledger.drop(f"{ID}19"),
     }
     for call in calls.values():
         with pytest.raises(exceptions.LedgerFailure, match=r"127\.0\.0\.1.*refused"):
             call()
     with pytest.raises(exceptions.LedgerFailure):
         ledgers.open_ledger(str(redis_url))
-    ledger.drop(f"{ID}19")  # nobody waits for that
     redis_server.start()
-    # Without anybody asking: the row is dropped, the claim taken back, the result stored.
-    with redis_server.client(redis_url.rpartition("/")[2]) as client:
-        until(lambda: client.zcard("wbe:{wbengine}:rows") == 19)
+    ledger.renew("w")
     assert ledger.state(f"{ID}1") == base.Row(f"{ID}1", 1, "open")
-    assert ledger.state(f"{ID}0") == base.Row(f"{ID}0", 1, "done", None, b"r")
-    assert len(ledger.ids()) == 19
-
-
-def test_what_is_owed_is_done_by_who_opens_it_next(redis_server, redis_url, opened):
-    first, other = ledgers.open_ledger(str(redis_url)), opened(str(redis_url))
-    first.open(ID, 1)
-    redis_server.kill()
-    first.drop(ID)
-    first.close()
-    redis_server.start()
-    assert other.ids() == {ID}
-    opened(str(redis_url))
-    until(lambda: not other.ids())
+    assert ledger.state(f"{ID}0") == base.Row(f"{ID}0", 1, "claimed", "w")
+    assert ledger.finish(f"{ID}0", 1, "w", b"r")
+    assert len(ledger.ids()) == 20
 
 
 def test_a_server_that_does_not_answer_is_given_up(redis_url, redis_server, opened):
@@ -394,14 +381,14 @@ def test_what_is_opened_by_the_second_attempt_is_not_opened_late_by_the_first(la
 
 
 def test_who_opens_a_row_while_another_has_doubts_opens_it(late):
-    """It was sent before the fence, and is waited for."""
+    """It was said in a session that is over, and is said again."""
     ledger, proxy = late
     hurry(ledger._pool._spare[-1], 60)
     proxy.hold(steps.OPEN.digest)
     with futures.ThreadPoolExecutor() as threads:
         opening = threads.submit(ledger.open, ID, 1)
         until(lambda: proxy.held(steps.OPEN.digest))
-        ledger._doubt()
+        ledger._doubt(ledger._session)
         assert ledger.state(ID) is None
         proxy.let_go(steps.OPEN.digest)
         opening.result(60)
@@ -415,9 +402,26 @@ def test_a_claim_that_was_taken_back_is_not_granted_late(late, opened, redis_url
     with comes_late(ledger, proxy, steps.CLAIM):
         with pytest.raises(exceptions.LedgerFailure):
             ledger.claim(ID, 1, "w")
-        ledger.renew("w")  # which takes it back first
+        ledger.renew("w")  # another session
     assert ledger.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
     assert ledger.claim(ID, 1, "w").granted
+
+
+def test_a_claim_that_nobody_heard_of_is_taken_back(late, opened, redis_url):
+    """Others, which were heard of, are not."""
+    ledger, proxy = late
+    other = opened(str(redis_url))
+    other.open_many([(ID, 1), ("heard", 1)])
+    assert ledger.claim("heard", 1, "w").granted
+    hurry(ledger._pool._spare[-1], 0.1)
+    proxy.lose("to-client")
+    with pytest.raises(exceptions.LedgerFailure):
+        ledger.claim(ID, 1, "w")
+    until(lambda: other.state(ID).holder == "w")
+    proxy.cut()
+    ledger.renew("w")
+    assert other.state(ID) == base.Row(ID, 1, base.ROW_OPEN)
+    assert other.state("heard").holder == "w"
 
 
 def test_what_could_not_be_given_back_is_not_given_back_late(late):

@@ -14,10 +14,9 @@ Keys, all below one prefix:
 
 And those of the ledger beside them, where the script that takes a request claims its row:
 
-    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`; where
-                  it is OPEN, `k` is the claim that is not granted; `l` the life it was opened in;
-                  `t` milliseconds until it goes once it is DONE, if its engine wants less than a
-                  week
+    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`, the
+                  life it was opened in `l`; `t` milliseconds until it goes once it is DONE, if its
+                  engine wants less than a week
     rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
     held:HOLDER   the ids of the rows that a holder has
     beats         holders, by when they were last heard of
@@ -26,8 +25,8 @@ And those of the ledger beside them, where the script that takes a request claim
                   were claimed or revoked `count`, and when that life began `boot`; until when
                   nothing is claimed `hold`, before which life OPEN rows are forgotten ones `from`
     users         who has it open, by when he was last heard of
-    fence:USER    up to which fence of his he makes no rows, and lets go of none, any more; it goes
-                  an hour after the last time that he got no answer, whoever closes the ledger
+    session:USER  the number of his session, and that of the last row which was made in one step
+                  with publishing its request; `*`: the server may have lost which that was
 
 A server that ends begins another *life*, perhaps with less than it had: what was OPEN when it was
 written to its disk may have run since.  Each connection of a ledger begins with `ARRIVE`, so the
@@ -124,6 +123,52 @@ local function is_held(t)
 end
 """  # fmt: skip
 
+#: make(id, epoch, life, milliseconds that results are kept or ''): a row, OPEN
+MAKE: Final = """
+local function make(id, epoch, life, kept)
+  local r, ttl = P .. 'r:' .. id, tonumber(kept) or math.huge
+  call('HSET', r, 'e', epoch, 's', 'open', 'l', life)
+  if ttl < ROW_TTL then call('HSET', r, 't', kept) end
+  if ttl < math.huge then
+    call('PEXPIRE', r, string.format('%.0f', math.max(ttl, ROW_TTL)))
+  end
+end
+"""
+
+#: session(user) -> the number of his session, and that of the last row; None: there is none
+#: begin_session(user, number, last row)
+#:
+#: What was sent in another session does nothing any more.
+SESSION: Final = """
+local function session(user)
+  local number, last = string.match(call('GET', P .. 'session:' .. user) or '', '^(%d+) (%S+)$')
+  return number, last
+end
+local function begin_session(user, number, last)
+  call('SET', P .. 'session:' .. user, number .. ' ' .. last, 'PX', LEDGER_TTL)
+end
+"""
+
+#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
+#: given if the server lost it; count of claims
+HERE: Final = """
+local function here(digest, user, t, seldom)
+  local id, count = ledger()[1], ledger()[5]
+  if not id then
+    call('SET', P .. 'ledger', digest)
+    id = digest
+  end
+  -- What is said for each request is noted now and then.
+  if seldom or t % 50 == 0 or not call('ZSCORE', P .. 'users', user) then
+    call('ZADD', P .. 'users', t, user)
+    for _, key in ipairs({'ledger', 'server', 'users', 'beats', 'rows', 'session:' .. user}) do
+      call('PEXPIRE', P .. key, LEDGER_TTL)
+    end
+  end
+  return {id, count or 0}
+end
+"""
+
 #: (the server's `run_id` when it was heard last, and the count then) -> its `run_id`, the count,
 #: the number of its life, and that of the last one that began with less than there was (0: none)
 #:
@@ -174,7 +219,6 @@ local function claim(id, epoch, holder, name)
     return {row[5] == name and 'GRANTED' or 'HELD', epoch, row[3], ''}
   end
   if is_forgotten(row[6]) then return {'HELD', epoch, FORGOTTEN, ''} end
-  if row[5] == name then return {'MISSING', epoch, '', ''} end
   call('HSET', r, 's', 'claimed', 'h', holder, 'k', name)
   call('SADD', P .. 'held:' .. holder, id)
   return {'GRANTED', epoch, holder, ''}
@@ -546,6 +590,44 @@ while i <= #ARGV do
   i = last + 1
 end
 put()
+return counts
+""")  # fmt: skip
+
+#: (version of the routing, user, number of his session, digest if there is none, milliseconds that
+#: results are kept or '', life of the server,
+#: (id, epoch, number of the row, life in which that was tried before or '', priority, request,
+#: number of its queues, queue...)...)
+#: -> in how many queues each request is, and as `HERE`; or -1, life and session, with nothing done,
+#: where one of these is another; or as `ROUTES`
+#:
+#: Makes rows that nothing can be in the way of, and publishes their requests.  What was tried
+#: before, and got no answer, is done if the server knows that it was not.
+OPEN_AND_PUT: Final = Script(HEAD + VERSION + _PUTTING + LEDGER + MAKE + SESSION + HERE + """
+local user, life, t = ARGV[2], tostring(ledger()[2] or 0), now()
+local number, last = session(user)
+if number ~= ARGV[3] or life ~= ARGV[6] then return {-1, life, number or ''} end
+local counts, rows, newest, i = {}, {}, tonumber(last) or 0, 7
+while i <= #ARGV do
+  local id, row, before = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  local final, count = i + 6 + ARGV[i + 6], 0
+  if before == '' or (last ~= '*' and row > tonumber(last)) then
+    if call('EXISTS', P .. 'r:' .. id) == 0 then
+      make(id, ARGV[i + 1], before == '' and life or before, ARGV[5])
+      rows[#rows + 1] = t
+      rows[#rows + 1] = id
+    end
+    for k = i + 7, final do count = count + place(ARGV[k], ARGV[i + 4], ARGV[i + 5]) end
+    newest = math.max(newest, row)
+  else
+    count = 1
+  end
+  counts[#counts + 1] = count
+  i = final + 1
+end
+if #rows > 0 then call('ZADD', P .. 'rows', unpack(rows)) end
+put()
+begin_session(user, number, string.format('%.0f', newest))
+counts[#counts + 1] = here(ARGV[4], user, t)
 return counts
 """)  # fmt: skip
 

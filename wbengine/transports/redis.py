@@ -13,13 +13,14 @@ old place, marked as redelivered.  How long a message is held does not matter.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
 import math
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -71,25 +72,7 @@ def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
 Left = tuple[str, str]
 
 #: What could not be said to a Redis that was away: the next connection to it says it first.
-_unsaid: Final[deque[tuple[Place, Left]]] = deque(maxlen=1000)
-
-
-def _keep_unsaid(where: Place, left: Left) -> None:
-    """Say it another time."""
-    _unsaid.append((where, left))
-
-
-def _take_unsaid(where: Place) -> Iterator[Left]:
-    """What is to be said there; each is forgotten when it is given."""
-    for _ in range(len(_unsaid)):
-        try:
-            other, left = _unsaid.popleft()
-        except IndexError:
-            return
-        if other == where:
-            yield left
-        else:
-            _keep_unsaid(other, left)
+_unsaid: Final[dict[Place, list[Left]]] = {}
 
 
 class TakeOrder(NamedTuple):
@@ -294,12 +277,10 @@ class RedisBroker(Broker):
 
     def _reach(self) -> None:
         self._routes = Routes.read(self._run(_redis_scripts.ROUTES))
-        for left in _take_unsaid(self.place):
-            try:
-                self._run(_redis_scripts.LEAVE, *left)
-            except BaseException:
-                _keep_unsaid(self.place, left)
-                raise
+        for left in tuple(_unsaid.get(self.place, ())):
+            self._run(_redis_scripts.LEAVE, *left)
+            with contextlib.suppress(ValueError):  # another thread said it, too
+                _unsaid[self.place].remove(left)
 
     # -- declaring
 
@@ -355,6 +336,13 @@ class RedisBroker(Broker):
         """One step, and one round trip while nobody declares anything."""
         done = self._routed(_redis_scripts.PUT, [((), message) for message in messages])
         return map(bool, done)
+
+    def open_and_put(
+        self, first: tuple[Any, ...], messages: Sequence[tuple[tuple[Any, ...], LaidOut]]
+    ) -> Sequence[Any]:
+        """Publish, and make the row of each message in the same step; as the script is told, and
+        answers."""
+        return self._routed(_redis_scripts.OPEN_AND_PUT, messages, *first)
 
     def end_many(
         self,
@@ -616,7 +604,7 @@ class RedisBroker(Broker):
             except (*LOST, exceptions.TransportFailure) as error:
                 LOG.debug("%s was not told that a consumer left: %s", self.place.shown, error)
         else:
-            _keep_unsaid(self.place, left)
+            _unsaid.setdefault(self.place, []).append(left)
         again.close()
 
     def __del__(self) -> None:

@@ -35,6 +35,7 @@ from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.engines.worker_based.requests.recovery import Recovery
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.engines.worker_based.requests.tracker import Observer, RequestTracker
+from wbengine.transports.broker import Broker, LaidOut
 from wbengine.types import failure as ft
 
 
@@ -109,6 +110,28 @@ class Publishing(DeliveryHooks):
     def uncertain(self, message: OutgoingMessage) -> None:
         effect = message.correlation
         self._report(self._tracker.recovery.on_unconfirmed, effect.tracked, effect.epoch)
+
+
+class OpeningPublishing(Publishing):
+    """Makes the rows of requests in one step with publishing them."""
+
+    writes = True
+
+    def prepare(self, messages: Sequence[OutgoingMessage]) -> None:
+        for message in messages:
+            tracked = message.correlation.tracked
+            if not tracked.live or tracked.epoch != message.correlation.epoch:
+                message.withdrawn = True
+                self._writer.let_look((tracked.id,))
+                continue
+            for observer in self._tracker.observers:
+                observer.publishing(tracked, message.envelope)
+
+    def write(
+        self, broker: Broker, messages: Sequence[OutgoingMessage], prepared: Sequence[LaidOut]
+    ) -> Iterable[bool]:
+        effects = [message.correlation for message in messages]
+        return self._writer.publish(broker, list(zip(effects, prepared, strict=True)), self._begin)
 
 
 class Questions(DeliveryHooks):
@@ -215,6 +238,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
         self._publishing = Publishing(
             self._tracker, self._lock, self._guards, self._writer, self._report
         )
+        self._opening = OpeningPublishing(
+            self._tracker, self._lock, self._guards, self._writer, self._report
+        )
         self._questions = Questions(self._guards)
 
     def _make_proxy(self) -> proxy.Proxy:
@@ -317,7 +343,7 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy = self._make_proxy()
         target = self._proxy.target
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
-        self._writer.use(ledger, self._proxy.signer)
+        self._writer.use(ledger, self._proxy.signer, ledger and ledger.openings(target.redis))
         self._tracker.ledger = ledger.digest if ledger is not None else None
         self._tracker.separate_ledger = ledgers.is_separate(ledger, self._place, target)
         # Clocks of two hosts are compared only where nothing else tells what happened first.
@@ -628,7 +654,9 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             LOG.warning("%d requests cannot be put aside: %s", len(letters), error)
 
     def _message(self, effect: fx.Dispatch) -> OutgoingMessage:
-        return OutgoingMessage(effect.envelope, self._publishing, effect)
+        opens = self._writer.opens_while_publishing(effect)
+        hooks = self._opening if opens else self._publishing
+        return OutgoingMessage(effect.envelope, hooks, effect)
 
     def _tell(self, tracked: TrackedRequest, event_type: str, details: dict[str, Any]) -> None:
         events = tracked.invocation.events

@@ -15,12 +15,14 @@ chord).  Rows are removed when they are older than any copy of their message can
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,9 +96,10 @@ class Claims:
         self._holder = ""
         self._stopping = threading.Event()
         self._renewed = -math.inf
-        #: Runs that were released while the ledger was away, by their keys.
-        self._unreleased: dict[str, Run] = {}
-        self._releasing = threading.Lock()
+        #: What is still to be said of runs that ended, or were released, while the ledger was away,
+        #: by their keys.
+        self._unsaid: dict[str, Callable[[], bool]] = {}
+        self._saying = threading.Lock()
         self._thread = threading.Thread(target=self._renew, name="wbengine-claims", daemon=True)
 
     def open(self, holder: str) -> None:
@@ -113,6 +116,10 @@ class Claims:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
+            try:
+                self._say_all()
+            except exceptions.LedgerFailure as error:
+                LOG.warning("what came of %d tasks is not stored: %s", len(self._unsaid), error)
             self.ledger.close()
 
     def take(self, run: Run, again: bool) -> Verdict:
@@ -127,7 +134,7 @@ class Claims:
         ledger = self.ledger
         if time.monotonic() - self._renewed > LEASE / 2:
             self._say()  # after a long sleep: a claim of a worker that seems dead is none
-        self._release_again(run.key)  # now, and not once it is claimed anew
+        self._say_again(run.key)  # now, and not once it is claimed anew
         ledger.open(run.key, run.epoch)
         while True:
             said = ledger.claim(run.key, run.epoch, self._holder)
@@ -162,11 +169,13 @@ class Claims:
         except kombu.exceptions.EncodeError as error:  # Celery cannot write it, and says so
             failure = ft.Failure.from_exception(error)
             stored = _dumps({"kind": "failure", "failure": failure}, self._serializer)
+        finish = functools.partial(self.ledger.finish, run.key, run.epoch, self._holder, stored)
         try:
-            return self.ledger.finish(run.key, run.epoch, self._holder, stored)
+            return finish()
         except exceptions.LedgerFailure as error:
             LOG.warning("what came of a task of Celery's cannot be stored now: %s", error)
-            return True  # the client is told all the same; a Redis stores it later
+            self._unsaid[run.key] = finish
+            return True  # the client is told all the same
 
     def sent(self, run: Run) -> None:
         """All that follows from a run was sent."""
@@ -177,21 +186,26 @@ class Claims:
 
     def release(self, run: Run) -> None:
         """It did not begin, or is to begin anew: others may claim it, once the ledger is there."""
-        with self._releasing:
-            self._unreleased[run.key] = run
+        self._unsaid[run.key] = functools.partial(
+            self.ledger.release, run.key, run.epoch, self._holder
+        )
         try:
-            self._release_again(run.key)
+            self._say_again(run.key)
         except exceptions.LedgerFailure as error:
             LOG.debug("%s", error)
 
-    def _release_again(self, key: str) -> None:
+    def _say_again(self, key: str) -> None:
         """
         :raises LedgerFailure: the ledger is still away.
         """
-        with self._releasing:
-            if (run := self._unreleased.get(key)) is not None:
-                self.ledger.release(key, run.epoch, self._holder)
-                del self._unreleased[key]
+        with self._saying:
+            if (say := self._unsaid.get(key)) is not None:
+                say()
+                del self._unsaid[key]
+
+    def _say_all(self) -> None:
+        for key in list(self._unsaid):
+            self._say_again(key)
 
     def sweep(self) -> None:
         """Remove rows that are too old, but none that a worker renews."""
@@ -212,8 +226,7 @@ class Claims:
         while not self._stopping.wait(RENEW_EVERY):
             try:
                 self._say()
-                for key in list(self._unreleased):
-                    self._release_again(key)
+                self._say_all()
                 if time.monotonic() - swept >= base.SWEEP_EVERY:
                     swept = time.monotonic()
                     self.sweep()

@@ -207,16 +207,27 @@ class LedgerWriter:
         self._drops: list[str] = []
         self._drops_due = math.inf
         self._undropped: set[str] = set()
-        # Requests that are being withdrawn, whose missing rows are no lost ones; and those of them
-        # that were to be inspected meanwhile.
+        # What makes rows in one step with publishing, if anything does.
+        self._openings: ledgers.Openings | None = None
+        # Requests that are being withdrawn, and those whose rows are being made while they are
+        # published: missing rows of theirs are no lost ones; and those of them that were to be
+        # inspected meanwhile.
         self._withdrawing: set[str] = set()
+        self._opening: set[str] = set()
         self._postponed: list[fx.Inspect] = []
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def use(self, ledger: ledgers.Ledger | None, signer: signing.Signer | None = None) -> None:
+    def use(
+        self,
+        ledger: ledgers.Ledger | None,
+        signer: signing.Signer | None = None,
+        openings: ledgers.Openings | None = None,
+    ) -> None:
         """Keep rows in a ledger from now on; with a `signer`, outcomes are signed."""
         self.ledger = ledger
+        self._openings = openings
+        self._opening.clear()
         self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
         self._closed = False
 
@@ -248,6 +259,68 @@ class LedgerWriter:
         if self.ledger is not None and self._guards.owns(effect.tracked.flow):
             self.ledger.revoke(effect.tracked.id, effect.epoch)
 
+    def opens_while_publishing(self, effect: fx.Dispatch) -> bool:
+        """Whether the row of a request may be made in one step with publishing it: nothing can be
+        in its way, and nobody else can own its flow meanwhile, which is not kept."""
+        return (
+            self._openings is not None
+            and effect.epoch == 1
+            and not effect.tracked.opened
+            and effect.tracked.flow not in self._guards.flows
+        )
+
+    def publish(
+        self,
+        broker: Any,
+        messages: Sequence[tuple[fx.Dispatch, Any]],
+        begin: Callable[[fx.Dispatch], bool],
+    ) -> list[bool]:
+        """Make rows and publish their messages in one step; whether there was a queue for each.
+
+        `begin(effect)` says whether it is still wanted; nobody looks for its row from then on until
+        the step is answered, however often it is tried.
+        """
+        assert self._openings is not None
+        crashpoint("executor.before-open")
+        wanted: list[tuple[fx.Dispatch, ledgers.Opening, Any]] = []
+        with self._lock:
+            for effect, message in messages:
+                tracked = effect.tracked
+                if begin(effect):
+                    tracked.opening = tracked.opening or ledgers.Opening(tracked.id, effect.epoch)
+                    wanted.append((effect, tracked.opening, message))
+                    self._opening.add(tracked.id)
+        known = {effect.tracked.id for effect, _ in messages}
+        counts: dict[int, int] = {}
+        try:
+            if wanted:
+                effects, rows, laid_out = zip(*wanted, strict=True)
+                told = self._openings.open_and_publish(broker, rows, laid_out)
+                counts = dict(zip(map(id, effects), told, strict=True))
+        except BaseException:
+            known -= {row.id for _, row, _ in wanted if row.tried is not None}
+            raise
+        else:
+            with self._lock:
+                for effect, _, _ in wanted:
+                    if effect.tracked.epoch == effect.epoch:
+                        effect.tracked.opened = True
+        finally:
+            self.let_look(known)
+        crashpoint("executor.after-open")
+        return [counts.get(id(effect), 1) > 0 for effect, _ in messages]
+
+    def let_look(self, ids: Collection[str]) -> None:
+        """It is known by now whether these have rows, or nobody wants to know."""
+        self._let_look(self._opening, ids)
+
+    def _let_look(self, busy: set[str], ids: Collection[str]) -> None:
+        with self._lock:
+            busy.difference_update(ids)
+            postponed, self._postponed = self._postponed, []
+        for effect in postponed:
+            self._put(effect)
+
     # From any thread.
 
     def perform(self, effect: fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude) -> None:
@@ -274,11 +347,7 @@ class LedgerWriter:
             with self._lock:
                 tell({t.id for t, epoch, done in told if done and t.epoch == epoch})
         finally:
-            with self._lock:
-                self._withdrawing -= ids
-                postponed, self._postponed = self._postponed, []
-            for effect in postponed:
-                self._put(effect)
+            self._let_look(self._withdrawing, ids)
 
     def drop(self, *request_ids: str) -> None:
         """Remove the rows of requests whose ends are saved, together with others, some time soon;
@@ -393,7 +462,7 @@ class LedgerWriter:
             with self._lock:
                 now = SYSTEM.monotonic()
                 for effect, stage, row in zip(effects, before, seen, strict=True):
-                    if effect.tracked.id in self._withdrawing:
+                    if effect.tracked.id in self._withdrawing | self._opening:
                         self._postponed.append(effect)
                     elif stage == _stage(effect.tracked):
                         found += self._tracker.recovery.on_row(

@@ -25,7 +25,7 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from wbengine import _names, exceptions
 
@@ -112,6 +112,34 @@ class Page:
 
     rows: Sequence[Listed]
     after: str | None = None
+
+
+@dataclass(slots=True)
+class Opening:
+    """A row of a request that is `open`ed while it is published.
+
+    `tried`: how that was begun by whoever got no answer; nobody looks at the row until it is
+    answered.
+    """
+
+    id: str
+    epoch: int
+    tried: Any = None
+
+
+class Openings(Protocol):
+    """What makes rows in one step with publishing their requests."""
+
+    def open_and_publish(
+        self, broker: Any, rows: Sequence[Opening], messages: Sequence[Any]
+    ) -> Sequence[int]:
+        """`open` these rows, and publish their messages; in how many queues each of these is.
+
+        Where no answer came, it is to be called again for all that is still wanted, and first for
+        what was tried before: what was done then is not done twice.  One thread at a time.
+
+        :raises LedgerFailure: the ledger cannot be reached.
+        """
 
 
 def page_of(ids: Iterable[str], limit: int, after: str | None) -> tuple[list[str], str | None]:
@@ -345,6 +373,10 @@ class Ledger(abc.ABC):
     def claims(self, place: object, holder: str) -> object:
         """What a transport at `place` needs to claim rows for `holder` while it takes messages;
         None where it cannot."""
+        return None
+
+    def openings(self, place: object) -> Openings | None:
+        """What makes rows while it publishes to brokers at `place`; None where that cannot be."""
         return None
 
     # Looking.

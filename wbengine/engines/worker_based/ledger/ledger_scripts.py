@@ -39,53 +39,45 @@ local function remove(id, holder)
 end
 """  # fmt: skip
 
-#: here(digest, user, milliseconds, whether that is seldom said) -> digest of the ledger: the one
-#: given if the server lost it; count of claims
-_HERE: Final = """
-local function here(digest, user, t, seldom)
-  local id, count = ledger()[1], ledger()[5]
-  if not id then
-    call('SET', P .. 'ledger', digest)
-    id = digest
-  end
-  -- What is said for each request is noted now and then.
-  if seldom or t % 50 == 0 or not call('ZSCORE', P .. 'users', user) then
-    call('ZADD', P .. 'users', t, user)
-    for _, key in ipairs({'ledger', 'server', 'users', 'beats', 'rows'}) do
-      call('PEXPIRE', P .. key, LEDGER_TTL)
-    end
-  end
-  return {id, count or 0}
-end
+#: Begins with (user, number of his session); returns None, with nothing done, in another one.
+_IN_SESSION: Final = (
+    _redis_scripts.SESSION
+    + """
+if session(ARGV[1]) ~= ARGV[2] then return false end
 """
-
-#: Seconds in which what was sent arrives, if ever.
-_LATEST: Final = 3600
-
-#: Begins with (user, his last fence); returns None, with nothing done, if there is a later one.
-_IN_TIME: Final = """
-if tonumber(call('GET', P .. 'fence:' .. ARGV[1]) or 0) > tonumber(ARGV[2]) then return false end
-"""
+)
 
 #: (digest if there is none, user) -> digest, count of claims
-BEGIN: Final = Script(_HEAD + _HERE + "return here(ARGV[1], ARGV[2], now(), true)")
+BEGIN: Final = Script(_HEAD + _redis_scripts.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (user, his last fence, digest, 1: also in place of OPEN rows at older epochs, milliseconds that
-#: results are kept, (id, epoch)...)
+#: (user, number, (id, epoch, holder, name of a claim)...): what he sent in earlier sessions, and
+#: comes after this, does nothing; and what they were granted by these claims, unheard, is OPEN
+RECONCILE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _redis_scripts.SESSION + """
+call('PEXPIRE', P .. 'rows', LEDGER_TTL)
+local number, last = session(ARGV[1])
+if not number or tonumber(number) < tonumber(ARGV[2]) then
+  begin_session(ARGV[1], ARGV[2], last or (ARGV[2] == '0' and '0' or '*'))
+end
+for i = 3, #ARGV, 4 do
+  local there = call('HMGET', P .. 'r:' .. ARGV[i], 'e', 's', 'h', 'k')
+  if there[1] == ARGV[i + 1] and there[2] == 'claimed' and there[4] == ARGV[i + 3] then
+    unclaim(ARGV[i], ARGV[i + 2], now())
+  end
+end
+""")  # fmt: skip
+
+#: (user, his session, digest, 1: also in place of OPEN rows at older epochs, milliseconds that
+#: results are kept or '', (id, epoch)...)
 #: -> digest, count of claims; None: too late
-OPEN: Final = Script(_HEAD + _HERE + _IN_TIME + """
-local t, new, ttl = now(), {}, tonumber(ARGV[5]) or math.huge
+OPEN: Final = Script(_HEAD + _redis_scripts.MAKE + _redis_scripts.HERE + _IN_SESSION + """
+local t, new = now(), {}
 for i = 6, #ARGV, 2 do
   local id, epoch = ARGV[i], ARGV[i + 1]
   local there = row(id)
   if not there[1]
     or (ARGV[4] == '1' and there[2] == 'open' and tonumber(there[1]) < tonumber(epoch))
   then
-    call('HSET', P .. 'r:' .. id, 'e', epoch, 's', 'open', 'l', ledger()[2] or 0)
-    if ttl < ROW_TTL then call('HSET', P .. 'r:' .. id, 't', ARGV[5]) end
-    if ttl < math.huge then
-      call('PEXPIRE', P .. 'r:' .. id, string.format('%.0f', math.max(ttl, ROW_TTL)))
-    end
+    make(id, epoch, ledger()[2] or 0, ARGV[5])
     new[#new + 1] = t
     new[#new + 1] = id
   end
@@ -94,32 +86,24 @@ if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[3], ARGV[1], t)
 """)  # fmt: skip
 
-#: (user, number): what he sent before this, and comes after it, makes no row, and lets go of none
-FENCE: Final = Script(_HEAD + f"local LATEST = {_LATEST * 1000}" + """
-call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-local fence = P .. 'fence:' .. ARGV[1]
-if tonumber(call('GET', fence) or 0) < tonumber(ARGV[2]) then
-  call('SET', fence, ARGV[2], 'PX', LATEST)
-end
-""")  # fmt: skip
-
-#: (id, epoch, holder, name of this claim) -> verdict, epoch, holder, result, count of claims
-CLAIM: Final = Script(_HEAD + _redis_scripts.CLAIM + """
+#: (user, his session, id, epoch, holder, name of this claim)
+#: -> verdict, epoch, holder, result, count of claims; None: too late
+CLAIM: Final = Script(_HEAD + _redis_scripts.CLAIM + _IN_SESSION + """
 local t = now()
 if is_held(t) then
   return redis.error_reply('WAIT it has just started, and finds out whether it was set back')
 end
 call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-local said = claim(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local said = claim(ARGV[3], ARGV[4], ARGV[5], ARGV[6])
 if said[1] == 'GRANTED' then
-  call('ZADD', P .. 'beats', t, ARGV[3])
+  call('ZADD', P .. 'beats', t, ARGV[5])
   said[5] = call('HINCRBY', P .. 'server', 'count', 1)
 end
 return said
 """)  # fmt: skip
 
 #: (digest, user, holder) -> digest, count of claims
-RENEW: Final = Script(_HEAD + _HERE + """
+RENEW: Final = Script(_HEAD + _redis_scripts.HERE + """
 call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local t, held = now(), P .. 'held:' .. ARGV[3]
 call('ZADD', P .. 'beats', t, ARGV[3])
@@ -167,26 +151,13 @@ if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 return done
 """)  # fmt: skip
 
-#: (user, his last fence, id, epoch, holder) -> 1 if it was his; None: too late
-RELEASE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _IN_TIME + """
+#: (user, his session, id, epoch, holder) -> 1 if it was his; None: too late
+RELEASE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _IN_SESSION + """
 local id, there = ARGV[3], row(ARGV[3])
 if not is_held_by(ARGV[5], there, ARGV[4]) then return 0 end
 call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 unclaim(id, ARGV[5], now())
 return 1
-""")  # fmt: skip
-
-#: (id, epoch, holder, name of a claim): it is taken back, and not granted should it come later
-DENY: Final = Script(_HEAD + _redis_scripts.UNCLAIM + """
-local id, name, there = ARGV[1], ARGV[4], row(ARGV[1])
-if there[1] ~= ARGV[2] then return end
-call('PEXPIRE', P .. 'rows', LEDGER_TTL)
-local r = P .. 'r:' .. id
-if there[2] == 'claimed' and call('HGET', r, 'k') == name then
-  unclaim(id, ARGV[3], now())
-  there[2] = 'open'
-end
-if there[2] == 'open' then call('HSET', r, 'k', name) end
 """)  # fmt: skip
 
 #: (id, epoch) -> None: no row; the result, or 1
@@ -309,13 +280,17 @@ END: Final = Script(_HEAD + """
 local gone = now() - 15000
 if call('ZCOUNT', P .. 'c', gone, '+inf') == 0 then
   for _, user in ipairs(call('ZRANGEBYSCORE', P .. 'users', '-inf', gone)) do
-    if string.sub(user, -2) == '.c' then call('ZREM', P .. 'users', user) end
+    if string.sub(user, -2) == '.c' then
+      call('ZREM', P .. 'users', user)
+      call('DEL', P .. 'session:' .. user)
+    end
   end
 end
 for i = 2, #ARGV do
   if call('EXISTS', P .. 'held:' .. ARGV[i]) == 0 then call('ZREM', P .. 'beats', ARGV[i]) end
 end
 call('ZREM', P .. 'users', ARGV[1])
+call('DEL', P .. 'session:' .. ARGV[1])
 if call('EXISTS', P .. 'users', P .. 'rows') == 0 then
   call('DEL', P .. 'ledger', P .. 'server', P .. 'beats', P .. 'swept')
 end

@@ -4,17 +4,18 @@ Each call is one script, so one round trip and one step.  Times are those of the
 What a server without an append-only file forgets when it ends counts as missing: it is not run.
 
 A call whose connection was lost is made once more, at once, and knows its own first attempt by what
-it finds.  A claim of which nobody knows whether it was granted is taken back with the next call.
+it finds.
 
 A server that ends may come back *older than it was*: from a snapshot, or without its last second.
 Each connection begins with what this process knows of the ledger (`ARRIVE`).  Once it is known that
 a server was set back, a row that is OPEN from before may be of a request that ran: it is held by
 nobody who lives (`FORGOTTEN`), as if a worker was lost with it, and its worker can still end it.
 
-What got no answer may be done later than what follows it, on another connection.  So the call after
-one that was to make a row, or to let go of one, puts up a *fence* first: whatever did so before
-that, and comes after it, does nothing.  And who takes a claim back names it: it is not granted when
-it comes after that.
+What got no answer may be done later than what follows it, on another connection.  So what makes a
+row, claims one, or lets go of one is said in a numbered *session* of this process.  After a call
+that got no answer the next one of any thread begins with another session (`RECONCILE`): whatever
+was said in those before, and comes after that, does nothing, and a claim of which nobody heard is
+taken back.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -35,20 +35,16 @@ from wbengine.engines.worker_based.ledger import ledger_scripts as steps
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Link, Place, Pool, Script, portions
 
+if TYPE_CHECKING:
+    from wbengine.transports.broker import LaidOut
+    from wbengine.transports.redis import RedisBroker
+
 LOG = logging.getLogger(__name__)
 
 #: Seconds to wait for an answer, and for a connection: a call takes at most both together.  Whoever
 #: asks has a queue to give the request back to, and beats to send meanwhile.
 _ANSWER: Final = 3.0
 _CONNECTION: Final = 1.5
-
-#: So many calls are made up for, with so many bytes of results, so many seconds apart.
-_MOST_OWED: Final = 100_000
-_MOST_BYTES_OWED: Final = 64 * 1024 * 1024
-_PAY_EVERY: Final = 0.25
-
-#: What was still owed when a ledger was closed: who opens it next, in this process, sees to it.
-_inherited: dict[Place, list[tuple[Script, tuple[Any, ...]]]] = {}
 
 #: The places of which it was told that their server forgets.
 _warned: set[str] = set()
@@ -85,26 +81,22 @@ class RedisLedger(base.Ledger):
         self._pool = Pool(patient, exceptions.LedgerFailure, self._shown, self.greet)
         # Which process the server was when it was heard last, and its count of claims then.
         self._run_id, self._count = "", 0
-        # The life of the server before which rows were lost, or may have been.
-        self._kept_since = 0
+        # The server's life, and the one before which rows were lost, or may have been.
+        self._life = self._kept_since = 0
         self._counting = threading.Lock()
         #: What it is to the server.
         self.user = uuid.uuid4().hex + (steps.CONSUMER if consumes else "")
         self._names = map(f"{self.user}:%d".__mod__, itertools.count(1))
-        # What is to be done as soon as the server is there again, and who sees to it.
-        self._owed: deque[tuple[Script, tuple[Any, ...]]] = deque()
-        self._owing = threading.Lock()
-        self._payer: threading.Thread | None = None
-        # How often rows were made, or let go of, perhaps, by who got no answer; up to which of
-        # these times there is a fence.
-        self._doubts = self._fenced = 0
-        self._closed = threading.Event()
+        # The session that was begun last, the one that is wanted, and what was claimed in those
+        # before by who got no answer: id, epoch, holder, name.
+        self._session, self._wanted = -1, 0
+        self._unheard: list[tuple[Any, ...]] = []
+        self._doubting = threading.Lock()
+        self._rows = itertools.count(1)
         self._holders: set[str] = set()
         self._digest = f"redis-{uuid.uuid4().hex}"
         try:
             self.restore()
-            for script, args in _inherited.pop(place, ()):
-                self._owe(script, *args)
             self._look_at_server()
             self.sweep_when_due(result_ttl)
         except BaseException:
@@ -137,7 +129,7 @@ class RedisLedger(base.Ledger):
             before, self._run_id, heard = self._run_id, run_id.decode(), int(count or 0)
             # Others may have heard more since it was asked.
             self._count = max(self._count, heard) if before == self._run_id else heard
-            self._kept_since = int(kept_since)
+            self._life, self._kept_since = int(life), int(kept_since)
         if life == kept_since and before not in ("", self._run_id):
             LOG.warning(
                 "%s came back older than it was, or may have: requests that waited in it may have"
@@ -161,12 +153,8 @@ class RedisLedger(base.Ledger):
 
     def _claim(self, id: str, epoch: int, holder: str) -> base.Claim:
         self._holders.add(holder)
-        name = next(self._names)
-        try:
-            said, _ = self._run(steps.CLAIM, id, epoch, holder, name)
-        except exceptions.LedgerFailure:
-            self._owe(steps.DENY, id, epoch, holder, name)  # it may have been granted
-            raise
+        told = id, epoch, holder, next(self._names)
+        said, _ = self._run_in_session(steps.CLAIM, *told, claim=told)
         return self.read(said)
 
     def claims(self, place: object, holder: str) -> Claims | None:
@@ -189,13 +177,9 @@ class RedisLedger(base.Ledger):
     def _finish(
         self, holder: str, ended: Sequence[tuple[str, int, bytes]]
     ) -> list[bool | exceptions.LedgerFailure]:
-        """As it is promised; where the server is away, the result is stored as soon as it is there
-        again, should nobody have taken the row from its holder."""
         try:
             told, again = self._run(steps.FINISH, holder, self.ttl, *chain.from_iterable(ended))
         except exceptions.LedgerFailure as error:
-            for one in ended:
-                self._owe(steps.FINISH, holder, self.ttl, *one)
             return [error] * len(ended)
         if not again:
             return [bool(done) for done in told]
@@ -205,7 +189,7 @@ class RedisLedger(base.Ledger):
         return self.state(id) == base.Row(id, epoch, base.ROW_DONE, None, result)
 
     def _release(self, id: str, epoch: int, holder: str) -> bool:
-        done, again = self._run_in_time(steps.RELEASE, id, epoch, holder)
+        done, again = self._run_in_session(steps.RELEASE, id, epoch, holder)
         if again and not done:
             return self.state(id) == base.Row(id, epoch, base.ROW_OPEN)
         return bool(done)
@@ -221,7 +205,39 @@ class RedisLedger(base.Ledger):
     def _make(self, replace: int, rows: Sequence[tuple[str, int]]) -> None:
         for some in portions(rows):
             told = chain.from_iterable(some)
-            self._keep(self._run_in_time(steps.OPEN, self._digest, replace, self.ttl, *told))
+            self._keep(self._run_in_session(steps.OPEN, self._digest, replace, self.ttl, *told))
+
+    def openings(self, place: object) -> RedisLedger | None:
+        return self if place == self.place else None
+
+    def open_and_publish(
+        self, broker: RedisBroker, rows: Sequence[base.Opening], messages: Sequence[LaidOut]
+    ) -> Sequence[int]:
+        """As it is promised; what was tried before was numbered before."""
+        numbers = [row.tried or (next(self._rows), "") for row in rows]
+        while True:
+            self._reconcile()
+            session, life = self._session, self._life
+            told = [
+                ((row.id, row.epoch, *number), message)
+                for row, number, message in zip(rows, numbers, messages, strict=True)
+            ]
+            first = self.user, session, self._digest, self.ttl, life
+            try:
+                *counts, found = broker.open_and_put(first, told)
+            except exceptions.TransportFailure:  # nothing was done
+                raise
+            except BaseException:
+                self._doubt(session)
+                for row, (number, before) in zip(rows, numbers, strict=True):
+                    row.tried = number, before or str(life)
+                raise
+            if isinstance(found, list):
+                self._keep((found, False))
+                return counts
+            self._life = int(counts[1])
+            if found != b"%d" % session:  # another thread began one, or the server lost it
+                self._doubt(session)
 
     def _reopen(self, id: str, epoch: int) -> bytes | exceptions.NotFound | None:
         found, _ = self._run(steps.REOPEN, id, epoch)
@@ -247,13 +263,8 @@ class RedisLedger(base.Ledger):
         return told
 
     def _drop(self, ids: Sequence[str]) -> None:
-        """As it is promised; where the server is away, as soon as it is there again."""
         for some in portions(ids):
-            try:
-                self._run(steps.DROP, *some)
-            except exceptions.LedgerFailure as error:
-                LOG.debug("%d rows are dropped later: %s", len(some), error)
-                self._owe(steps.DROP, *some)
+            self._run(steps.DROP, *some)
 
     def _states(self, ids: Sequence[str]) -> list[base.Row | exceptions.LedgerFailure | None]:
         told: list[base.Row | exceptions.LedgerFailure | None] = []
@@ -290,87 +301,55 @@ class RedisLedger(base.Ledger):
         return count
 
     def close(self) -> None:
-        self._closed.set()
-        payer = self._payer
-        if payer is not None:
-            payer.join()
         try:
             self._run(steps.END, self.user, *self._holders)
         except exceptions.LedgerFailure as error:  # forgotten one day
             LOG.debug("%s", error)
-        if self._owed:
-            _inherited.setdefault(self.place, []).extend(self._owed)
         self._pool.close()
 
     # -- below
 
     def _run(self, script: Script, *args: Any) -> tuple[Any, bool]:
-        if self._owed:
-            self._pay()
-        self._fence()
+        self._reconcile()
         return self._pool.run(script, *args)
 
-    def _run_in_time(self, script: Script, *args: Any) -> tuple[Any, bool]:
-        """As `_run`; what gets no answer is not done after the next call of ours."""
+    def _run_in_session(
+        self, script: Script, *args: Any, claim: tuple[Any, ...] | None = None
+    ) -> tuple[Any, bool]:
+        """As `_run`; what gets no answer is not done after the next call of ours, and a `claim` is
+        taken back."""
         repeated = False
         while True:
-            self._fence()
+            self._reconcile()
+            session = self._session
             try:
-                done, again = self._run(script, self.user, self._fenced, *args)
+                done, again = self._pool.run(script, self.user, session, *args)
             except BaseException:
-                self._doubt()
+                self._doubt(session, claim)
                 raise
-            if again:  # the first attempt may come yet
-                self._doubt()
-                repeated = True
-            if done is not None:  # else another thread had doubts meanwhile
-                return done, repeated
+            if again or done is None:  # the first attempt may come yet; or another one began
+                self._doubt(session)
+            if done is not None:
+                return done, again or repeated
+            repeated = repeated or again
 
-    def _doubt(self) -> None:
-        """What got no answer may be done later than now: not after the next call of ours."""
-        with self._owing:
-            self._doubts += 1
+    def _doubt(self, session: int, claim: tuple[Any, ...] | None = None) -> None:
+        """What was said in a session may come later than now: not after the next call of ours."""
+        with self._doubting:
+            self._wanted = max(self._wanted, session + 1)
+            if claim is not None:
+                self._unheard.append(claim)
 
-    def _fence(self) -> None:
-        if self._fenced < (doubts := self._doubts):
-            self._pool.run(steps.FENCE, self.user, doubts)
-            with self._owing:
-                self._fenced = max(self._fenced, doubts)
-
-    def _owe(self, script: Script, *args: Any) -> None:
-        with self._owing:
-            size = sum(len(told) for _, (*_, told) in self._owed if isinstance(told, bytes))
-            if len(self._owed) >= _MOST_OWED or size > _MOST_BYTES_OWED or self._closed.is_set():
-                return  # it is found, or swept, one day
-            self._owed.append((script, args))
-            if self._payer is None:
-                self._payer = threading.Thread(
-                    target=self._pay_later, name="wbengine-ledger", daemon=True
-                )
-                self._payer.start()
-
-    def _pay_later(self) -> None:
-        while not self._closed.wait(_PAY_EVERY):
-            try:
-                self._pay()
-            except exceptions.LedgerFailure:
-                continue
-            with self._owing:
-                if not self._owed:
-                    self._payer = None
-                    return
-
-    def _pay(self) -> None:
-        while True:
-            try:
-                script, args = self._owed.popleft()
-            except IndexError:
-                return
-            try:
-                self._pool.run(script, *args)
-            except exceptions.LedgerFailure:
-                self._owed.appendleft((script, args))
-                raise
+    def _reconcile(self) -> None:
+        """Begin the session that is wanted."""
+        if self._session >= self._wanted:
+            return
+        with self._doubting:
+            wanted, unheard = self._wanted, tuple(self._unheard)
+        self._pool.run(steps.RECONCILE, self.user, wanted, *chain.from_iterable(unheard))
+        with self._doubting:
+            self._session = max(self._session, wanted)
+            self._unheard = [each for each in self._unheard if each not in unheard]
 
     def _look_at_server(self) -> None:
         """Since when it runs, and whether what is in it outlives it."""

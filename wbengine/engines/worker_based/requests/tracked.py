@@ -76,8 +76,9 @@ class TrackedRequest:
     """One request.  It waits in one `RequestIndex` at most, under a `key`.
 
     *Publishing*: `dispatched`: it was handed out at least once, so that a row and a message of it
-    may exist.  Its publisher sets `sendings` (how often publishing has begun), `opened` (the row
-    exists) and `sent_at` (when its message was published last, on the tracker's clock).
+    may exist.  Its publisher sets `sendings` (how often publishing has begun), `opening` (how its
+    row is made while it is published, where that was tried), `opened` (the row exists) and
+    `sent_at` (when its message was published last, on the tracker's clock).
 
     *Epochs*: answers count from `lowest_epoch` to `epoch`; nothing was sent yet under
     `unused_epoch`.
@@ -99,9 +100,9 @@ class TrackedRequest:
     __slots__ = (
         "_seqs", "asked_at", "born", "claimed", "denied", "dispatched", "done", "epoch", "eta",
         "expires_at", "flow", "heard", "id", "index", "invocation", "key", "lookups", "lost",
-        "lowest_epoch", "maybe_lost", "opened", "pending_outcome", "place", "queue", "ran",
-        "receipt", "refused", "request", "resends", "sendings", "sent_at", "suspect", "task_cls",
-        "unused_epoch", "worker",
+        "lowest_epoch", "maybe_lost", "opened", "opening", "pending_outcome", "place", "queue",
+        "ran", "receipt", "refused", "request", "resends", "sendings", "sent_at", "suspect",
+        "task_cls", "unused_epoch", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +141,7 @@ class TrackedRequest:
         self.eta: float | None = None
         self.expires_at: float | None = None
         self.receipt: Any = None
+        self.opening: Any = None
         self.index: RequestIndex | None = None
         self.key = ""
         self.place = _NOWHERE
@@ -209,7 +211,7 @@ class TrackedRequest:
         """What was said of the request so far is of the past."""
         self.epoch = self.lowest_epoch = epoch
         self.opened = self.heard = self.maybe_lost = self.claimed = False
-        self.sent_at = self.suspect = None
+        self.sent_at = self.suspect = self.opening = None
         self.lookups = self.sendings = 0
         self._seqs = None
 

@@ -1,0 +1,262 @@
+"""Rows that are made in one step with publishing their requests, on connections that break."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.seams import ledgers
+from tests.support import brokers, eaters, tcp_proxy
+from tests.support.redis_ends import Both, hurry, through
+from tests.support.waiting import until
+from wbengine import exceptions
+from wbengine.engines.worker_based.ledger import base
+from wbengine.transports import _redis_scripts
+from wbengine.transports._redis_link import LOST
+
+STEP = _redis_scripts.OPEN_AND_PUT
+
+
+class Engine(Both):
+    """Publishes requests with their rows; on another connection after one that was lost."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.publishing = self.target.open()
+        with contextlib.suppress(exceptions.LedgerFailure):
+            self.ledger._pool.call("SCRIPT", "LOAD", STEP.text)
+
+    def row(self, id: str = "a") -> base.Opening:
+        return base.Opening(id, 1)
+
+    def publish(self, *rows: base.Opening) -> Sequence[int]:
+        headers = {"wbe-ledger": self.ledger.digest, "wbe-epoch": 1}
+        messages = [self.message("k", row.id, **headers) for row in rows]
+        return self.ledger.open_and_publish(self.publishing, rows, messages)
+
+    def fail(self, *rows: base.Opening) -> None:
+        with pytest.raises(LOST):
+            self.publish(*rows)
+        self.publishing.release()
+        self.publishing = self.target.open()
+
+    def close(self) -> None:
+        self.publishing.release()
+        super().close()
+
+
+@pytest.fixture
+def reach() -> Iterator[Callable[..., Engine]]:
+    """Make engines; they are closed."""
+    with contextlib.ExitStack() as stack:
+
+        def make(url: str, **options: Any) -> Engine:
+            return stack.enter_context(contextlib.closing(Engine(url, **options)))
+
+        yield make
+
+
+@pytest.fixture
+def engine(
+    redis_url: str, redis_server: Any, eater: eaters.Eater, reach: Callable[..., Engine]
+) -> Engine:
+    """One that does not get some of its answers."""
+    return reach(through(redis_url, redis_server, eater.port))
+
+
+@pytest.fixture
+def peer(redis_url: str) -> Iterator[Both]:
+    """A worker, which deletes results as soon as they are there."""
+    with contextlib.closing(Both(redis_url, result_ttl=0)) as made:
+        yield made
+
+
+def lose_answer(eater: eaters.Eater, engine: Engine, *rows: base.Opening) -> None:
+    """Publish; the server does it, and nobody hears of it."""
+    eater.eat = STEP.digest.encode()
+    engine.fail(*rows)
+    assert eater.eaten.is_set()
+
+
+def test_row_is_made_with_its_message(engine: Engine, peer: Both) -> None:
+    assert engine.publish(engine.row("a"), engine.row("b")) == [1, 1]
+    assert engine.ledger.state("b") == base.Row("b", 1, base.ROW_OPEN)
+    assert [each.granted for each in peer.take(2)] == [True, True]
+    assert peer.end(*peer.messages) == [1, 1]
+    assert engine.ledger.ids() == set()
+
+
+def test_row_that_is_there_stays(engine: Engine) -> None:
+    engine.ledger.open("a", 7)
+    assert engine.publish(engine.row()) == [1]
+    assert engine.ledger.state("a") == base.Row("a", 7, base.ROW_OPEN)
+
+
+def test_request_whose_answer_was_lost_is_not_published_twice(
+    engine: Engine, eater: eaters.Eater, peer: Both
+) -> None:
+    """It ended meanwhile, and left no row: nothing but the session knows of it."""
+    lost, new = engine.row("lost"), engine.row("new")
+    lose_answer(eater, engine, lost)
+    assert peer.take(1)[0].granted
+    assert peer.end(*peer.messages) == [1]
+    assert engine.ledger.state("lost") is None
+    assert engine.publish(lost, new) == [1, 1]
+    assert engine.ledger.ids() == {"new"}
+    assert [claim.granted for claim in peer.take(2)] == [True, True]
+    assert peer.store.size("q") == 0
+
+
+def test_request_that_never_arrived_is_published_again(
+    redis_url: str, redis_server: Any, reach: Callable[..., Engine], peer: Both
+) -> None:
+    with tcp_proxy.threaded(redis_server.port) as proxy:
+        engine = reach(through(redis_url, redis_server, proxy.port))
+        assert engine.publish(engine.row("before")) == [1]
+        hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
+        proxy.lose("to-server")
+        lost = engine.row("lost")
+        with pytest.raises(LOST):
+            engine.publish(lost)
+        proxy.cut()
+        engine.publishing = engine.target.open()
+        assert engine.publish(lost, engine.row("new")) == [1, 1]
+        assert [claim.granted for claim in peer.take(3)] == [True] * 3
+        engine.close()
+
+
+@pytest.fixture
+def late(
+    redis_url: str, redis_server: Any, reach: Callable[..., Engine]
+) -> Iterator[tuple[Engine, tcp_proxy.Proxy]]:
+    with tcp_proxy.threaded(redis_server.port) as proxy:
+        made = reach(through(redis_url, redis_server, proxy.port))
+        yield made, proxy
+        made.close()
+
+
+def hold(engine: Engine, proxy: tcp_proxy.Proxy, *rows: base.Opening) -> None:
+    """Publish; it is given up, and comes later."""
+    proxy.hold(STEP.digest)
+    hurry(engine.publishing._client._link, 0.1)  # type: ignore[attr-defined]
+    engine.fail(*rows)
+    assert proxy.held(STEP.digest)
+
+
+def comes(proxy: tcp_proxy.Proxy) -> None:
+    proxy.let_go(STEP.digest)
+    until(lambda: not proxy.held(STEP.digest))
+
+
+def test_late_attempt_does_nothing_after_the_next_one(
+    late: tuple[Engine, tcp_proxy.Proxy], peer: Both
+) -> None:
+    engine, proxy = late
+    row = engine.row()
+    hold(engine, proxy, row)
+    assert engine.publish(row) == [1]
+    assert peer.take(1)[0].granted
+    assert peer.end(*peer.messages) == [1]
+    comes(proxy)
+    assert engine.ledger.ids() == set()
+    assert peer.store.size("q") == 0
+
+
+@pytest.mark.parametrize("ends", ["revoked", "looked at", "closed"])
+def test_late_attempt_does_nothing_after_any_other_call(
+    late: tuple[Engine, tcp_proxy.Proxy], peer: Both, ends: str
+) -> None:
+    """Who was told that there is no row may go on as if it was never published."""
+    engine, proxy = late
+    hold(engine, proxy, engine.row())
+    if ends == "revoked":
+        assert not engine.ledger.revoke("a")
+    elif ends == "looked at":
+        assert engine.ledger.state("a") is None
+    else:
+        engine.ledger.close()
+    comes(proxy)
+    assert peer.ledger.ids() == set()
+    assert peer.store.size("q") == 0
+
+
+def test_doubts_of_another_thread_delay_nothing(engine: Engine) -> None:
+    """Its session is another one by now."""
+    engine.ledger._doubt(engine.ledger._session)  # type: ignore[attr-defined]
+    open_and_put = engine.publishing.open_and_put  # type: ignore[attr-defined]
+
+    def overtaken(*told: Any) -> Any:
+        engine.publishing.open_and_put = open_and_put  # type: ignore[attr-defined]
+        engine.ledger._doubt(engine.ledger._session)  # type: ignore[attr-defined]
+        engine.ledger.state("a")
+        return open_and_put(*told)
+
+    engine.publishing.open_and_put = overtaken  # type: ignore[attr-defined]
+    assert engine.publish(engine.row()) == [1]
+    assert engine.ledger.ids() == {"a"}
+
+
+def test_wiped_server_is_not_given_again_what_may_have_run(
+    engine: Engine, eater: eaters.Eater, peer: Both, client: Any
+) -> None:
+    lost = engine.row("lost")
+    lose_answer(eater, engine, lost)
+    client.flushdb()
+    assert engine.publish(lost) == [1]
+    assert engine.ledger.state("lost") is None
+    engine.publishing.declare_queue("q")
+    engine.publishing.declare_exchange("ex")
+    engine.publishing.bind("ex", "k", "q")
+    assert engine.publish(engine.row("new")) == [1]
+    assert engine.ledger.ids() == {"new"}
+
+
+def test_server_set_back_does_not_grant_again_what_may_have_run(
+    reach: Callable[..., Engine],
+) -> None:
+    """It knows nothing of a row that was made, claimed and dropped."""
+    with brokers.redis() as server, contextlib.closing(eaters.Eater(server.port)) as eater:
+        engine = reach(through(server.url(), server, eater.port))
+        assert engine.publish(engine.row("before")) == [1]
+        lost, set_back = engine.row("lost"), server.kept()
+        lose_answer(eater, engine, lost)
+        with contextlib.closing(Both(server.url())) as worker:
+            assert [claim.granted for claim in worker.take(2)] == [True, True]
+            set_back()
+            engine.publishing.release()
+            engine.publishing = engine.target.open()
+            assert engine.publish(lost, engine.row("new")) == [1, 1]
+            assert worker.ledger.state("lost") == base.Row(
+                "lost", 1, base.ROW_CLAIMED, ledgers.FORGOTTEN
+            )
+            assert worker.ledger.state("new") == base.Row("new", 1, base.ROW_OPEN)
+            engine.close()
+
+
+def test_server_without_memory_refuses_both(engine: Engine, client: Any) -> None:
+    used = client.info("memory")["used_memory"]
+    row = engine.row()
+    client.config_set("maxmemory", used // 2)
+    try:
+        with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
+            engine.publish(row)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert row.tried is None
+    assert engine.ledger.ids() == set()
+    assert engine.publish(row) == [1]
+    assert engine.ledger.ids() == {"a"}
+
+
+def test_sessions_leave_nothing(redis_url: Any, reach: Callable[..., Engine]) -> None:
+    engine = reach(redis_url)
+    engine.publish(engine.row())
+    engine.take(1)
+    engine.end(*engine.messages)
+    engine.ledger.drop("a")
+    engine.publishing.purge("answers")
+    engine.close()
+    assert not [key for key in redis_url.left() if "session" in key]
