@@ -398,7 +398,11 @@ class Tracker:
         assert self._ledger is not None
         open = self._ledger.open if effect.epoch == 1 else self._ledger.offer
         open(entry.id, effect.epoch)
-        entry.opened = True
+        self.opened(effect)
+
+    def opened(self, effect: Publish) -> None:
+        """It has its row."""
+        effect.request._entry.opened = True
 
     def unrouted(self, effect: Publish) -> list[Effect]:
         return _effects(self._recovery.on_unrouted(effect.request._entry, effect.epoch, self._now))

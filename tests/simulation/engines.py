@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.seams import tracker
 from tests.seams.stores import EPOCHS_PER_RUN
 from tests.simulation.broker import Message
-from tests.simulation.processes import Letter, Process
+from tests.simulation.processes import PAUSE, Letter, Process
 from tests.simulation.store import ENDED, PENDING, RENEWAL, RUNNING, Atom, Flow
 from wbengine import exceptions as exc
 from wbengine import invocation
@@ -49,6 +49,9 @@ class Engine(Process):
         #: What is to be done with rows, and what the ledger said of the one before.
         self.orders: deque[Any] = deque()
         self.asked: tuple[Any, Any, Any] | None = None
+        #: Requests whose rows are being made while they are published, and what waits for that.
+        self.opening: set[str] = set()
+        self.postponed: list[Any] = []
         #: When another one listened under its name last.
         self.shared = -math.inf
         self.round_due = 0.0
@@ -110,6 +113,8 @@ class Engine(Process):
         self.tracker.expect(flow.name, same)
         if self.own and not world.broker.model.ours:
             flow.executor = self.uuid
+        if world.setting.one_step:
+            flow.until = math.inf
         flow.known = [*used, *({here} - {*used})]
         if resumed and self.line is not None:
             ended = [id for atom in flow.atoms for id in atom.ids()]
@@ -322,6 +327,8 @@ class Engine(Process):
     def renew(self) -> None:
         for name in list(self.flows):
             flow = self.world.store.flows[name]
+            if self.world.setting.one_step:
+                continue
             if self.owns(name):
                 flow.until = self.world.now + 15.0
             else:
@@ -342,6 +349,8 @@ class Engine(Process):
                 self.later(self.acknowledge, receipt)
             case tracker.Acknowledge(receipt):
                 self.acknowledge(receipt)
+            case tracker.Drop(request_id) if self.world.setting.one_step:
+                self.drop(request_id)  # by a thread that waits for none that publishes
             case tracker.Drop(request_id):
                 self.later(self.drop, request_id)
             case tracker.Withdraw() | tracker.LookUp():
@@ -385,6 +394,8 @@ class Engine(Process):
                 self.orders.appendleft(effect)  # it was sent again just then
             else:
                 self.do(self.tracker.revoked(request, found))
+        elif self.is_opening(request):
+            self.postponed.append(effect)
         elif request.stage != stage:
             self.orders.append(effect)  # it was being published
         else:
@@ -393,6 +404,16 @@ class Engine(Process):
             if found.vanished:
                 self.evidence.fails(request, "row vanished")
             self.do(self.tracker.found(request, found, effect.lost))
+
+    def is_opening(self, request: Any) -> bool:
+        """Whether a row is being made in one step with publishing it."""
+        return request.id in self.opening
+
+    def look(self, request: Any) -> None:
+        """It is known by now whether a request has its row, or nobody wants to know."""
+        self.opening.discard(request.id)
+        self.orders.extend(self.postponed)
+        self.postponed.clear()
 
     def drop(self, request_id: str) -> None:
         if self.line is not None:
@@ -434,6 +455,35 @@ class Engine(Process):
             self.evidence.fails(request, "unconfirmed")
             self.do(self.tracker.unconfirmed(effect))
 
+        def begun() -> bool:
+            if not wanted():
+                self.look(request)
+                return False
+            self.opening.add(request.id)
+            return True
+
+        def write() -> bool | None:
+            """One step of the server, which makes the row and publishes; or it never hears of it,
+            or nobody hears of that."""
+            assert self.line is not None
+            if self.doubtful and self.goes_on < self.world.now:
+                self.goes_on = self.world.now + PAUSE  # meanwhile it is on its way
+                return None
+            how, self.doubtful = self.doubtful, ""
+            routed = True
+            if how != "lost":
+                self.line.ledger.open(request.id, effect.epoch)
+                routed = self.world.broker.publish(effect.message, self.world.now)
+            if how:
+                self.put_down()
+                return None
+            self.tracker.opened(effect)
+            self.look(request)
+            return routed
+
+        if self.world.setting.one_step and effect.epoch == 1 and not request.opened:
+            self.post(Letter(effect.message, begun, unrouted=unrouted, write=write))
+            return
         steps = (wanted, opened) if self.line is not None else (wanted,)
         self.post(
             Letter(

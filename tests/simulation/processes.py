@@ -43,7 +43,16 @@ class Hands(Clock):
 class Letter:
     """What a process publishes, after `steps`, each of which may say False: it is not published."""
 
-    __slots__ = ("after", "done", "envelope", "steps", "uncertain", "unrouted", "withdrawn")
+    __slots__ = (
+        "after",
+        "done",
+        "envelope",
+        "steps",
+        "uncertain",
+        "unrouted",
+        "withdrawn",
+        "write",
+    )
 
     def __init__(
         self,
@@ -52,7 +61,10 @@ class Letter:
         after: Callable[[], None] | None = None,
         unrouted: Callable[[], None] | None = None,
         uncertain: Callable[[], None] | None = None,
+        write: Callable[[], bool | None] | None = None,
     ) -> None:
+        #: Publishes it, instead of the process; None: no answer came, yet or at all.
+        self.write = write
         self.envelope = envelope
         self.steps = steps
         self.after = after
@@ -234,10 +246,15 @@ class Process:
 
     def _publish(self, batch: Batch, letter: Letter) -> None:
         envelope, world = letter.envelope, self.world
-        if self.doubtful and envelope.type == pr.REQUEST:
+        if letter.write is not None:
+            routed = letter.write()
+            if routed is None:
+                return
+        elif self.doubtful and envelope.type == pr.REQUEST:
             self._lose_connection(batch)
             return
-        routed = world.broker.publish(envelope, world.now)
+        else:
+            routed = world.broker.publish(envelope, world.now)
         batch.place += 1
         letter.done = True
         world.judge.on_published(self, envelope)

@@ -78,6 +78,7 @@ def setting_of(rng: random.Random, kind: str) -> Setting:
         capacity,
         on_worker_lost=more.choice(["fail", "fail", "fail", "resend"]),
         claiming=ledger and more.random() < 0.25,
+        one_step=broker == "folder" and more.random() < 0.5,
     )
 
 

@@ -175,7 +175,7 @@ def _resume(world: World, choice: int) -> None:
 
 def _suspend(world: World, choice: int) -> None:
     engine = _some([e for e in world.living(world.engines) if e.awake], choice)
-    if engine is not None and world.broker.up:
+    if engine is not None and world.broker.up and not world.setting.one_step:
         engine.suspend()
 
 
@@ -207,7 +207,7 @@ def _ail_ledger(world: World, choice: int) -> None:
 def _ail_store(world: World, choice: int) -> None:
     choice, how = divmod(choice, 2)
     engine = _some(world.living(world.engines), choice)
-    if engine is not None:
+    if engine is not None and not world.setting.one_step:
         engine.ails = ("applied", "lost")[how]
 
 
@@ -256,7 +256,7 @@ def _block(world: World, choice: int) -> None:
 def _set_back(world: World, choice: int) -> None:
     """The server of broker and ledger ends, and comes back as it was some steps ago."""
     choice, seconds = divmod(choice, len(HOLDS))
-    if world.set_back is not None and world.broker.up:
+    if world.set_back is not None and world.broker.up and not world.setting.one_step:
         world.go_down(HOLDS[seconds], "nothing")
         world.set_back()
         world.judge.seen["set back"] += 1

@@ -86,6 +86,19 @@ class Store:
             if not flow.finished and (flow.owner is None or flow.owner.dead or flow.until <= now)
         ]
 
+    def forget(self, owner: Any) -> set[str]:
+        """Flows that are kept nowhere end with their owner; the requests that they may have
+        sent."""
+        ended = [flow for flow in self.flows.values() if flow.owner is owner]
+        for flow in ended:
+            del self.flows[flow.name]
+        return {
+            invocation.request_id(atom.uuid, "execute", attempt)
+            for flow in ended
+            for atom in flow.atoms
+            for attempt in range(1, atom.attempt + 1)
+        }
+
     def take(self, flow: Flow, owner: Any, now: float) -> int:
         flow.owner, flow.until = owner, now + LEASE
         flow.epoch += 1

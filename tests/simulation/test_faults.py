@@ -9,6 +9,7 @@ import pytest
 from tests.simulation import defects
 from tests.simulation.engines import Engine
 from tests.simulation.fleet import Worker
+from tests.simulation.judge import Violation
 from tests.simulation.kinds import One, Two
 from tests.simulation.world import World
 from wbengine import exceptions as exc
@@ -244,3 +245,43 @@ def die_before_publishing(world: World, engine: Engine) -> None:
     (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
     world.broker.pull(request)
     world.end(engine)
+
+
+# Flows that are kept nowhere: rows are made in one step with publishing their requests.
+
+
+@pytest.mark.parametrize("what", ["kept", "lost"])
+def test_request_cancelled_while_it_is_published_with_its_row_never_begins(what: str) -> None:
+    """Nobody looks for the row before it is known to be there, or not."""
+    world = World(broker="folder", one_step=True)
+    engine, _ = begun(world)
+    engine.doubtful = what
+    atom = world.new_atom(One)
+    world.new_flow(engine, [atom])
+    world.settle()  # it is on its way
+    (request,) = engine.tracker.requests()
+    engine.cancel(request.invocation)
+    world.settle()
+    world.heal()
+    assert atom.outcome.check(exc.Cancelled)
+    assert not world.judge.runs[request.id]
+
+
+def test_world_finds_a_request_that_is_looked_for_while_its_row_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Engine, "is_opening", lambda self, request: False)
+    with pytest.raises(Violation, match="begins, and its end was saved before"):
+        test_request_cancelled_while_it_is_published_with_its_row_never_begins("kept")
+
+
+def test_request_whose_answer_was_lost_with_its_connection_runs_once() -> None:
+    """It runs, and the second attempt finds its row."""
+    world = World(broker="folder", one_step=True)
+    engine, _ = begun(world)
+    engine.doubtful = "kept"
+    atom = world.new_atom(One)
+    world.new_flow(engine, [atom])
+    world.heal()
+    assert atom.outcome == 1
+    assert [epoch for epoch, _ in world.judge.runs[atom.request_id]] == [1]

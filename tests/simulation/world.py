@@ -51,6 +51,9 @@ class Setting:
     on_worker_lost: str = "fail"
     #: Whether a request is claimed in the same step in which it is taken.
     claiming: bool = False
+    #: Whether flows are kept nowhere, and end with their engines: then rows are made in one step
+    #: with publishing their requests.
+    one_step: bool = False
     #: Whether any message may be lost, and a broker may come back without what it held.
     lossy: bool = True
 
@@ -208,6 +211,8 @@ class World:
             # They are swept one day.
             self.judge.undropped |= process.undropped
             self.judge.undropped |= {id for chore, id in process.chores if chore == process.drop}
+            if self.setting.one_step:
+                self.judge.undropped |= self.store.forget(process)
             if self.broker.model.ours or not process.own:
                 self.broker.remove(process.uuid)
             del self.engines[process.name]

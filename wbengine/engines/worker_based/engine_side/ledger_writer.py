@@ -282,33 +282,27 @@ class LedgerWriter:
         """
         assert self._openings is not None
         crashpoint("executor.before-open")
-        wanted: list[tuple[fx.Dispatch, ledgers.Opening, Any]] = []
         with self._lock:
-            for effect, message in messages:
-                tracked = effect.tracked
-                if begin(effect):
-                    tracked.opening = tracked.opening or ledgers.Opening(tracked.id, effect.epoch)
-                    wanted.append((effect, tracked.opening, message))
-                    self._opening.add(tracked.id)
-        known = {effect.tracked.id for effect, _ in messages}
-        counts: dict[int, int] = {}
+            wanted = [(effect, message) for effect, message in messages if begin(effect)]
+            rows = [effect.tracked.row_to_open() for effect, _ in wanted]
+            self._opening |= {row.id for row in rows}
+        answered = {effect.tracked.id for effect, _ in messages}
+        counts: Sequence[int] = ()
         try:
             if wanted:
-                effects, rows, laid_out = zip(*wanted, strict=True)
-                told = self._openings.open_and_publish(broker, rows, laid_out)
-                counts = dict(zip(map(id, effects), told, strict=True))
+                laid_out = [message for _, message in wanted]
+                counts = self._openings.open_and_publish(broker, rows, laid_out)
         except BaseException:
-            known -= {row.id for _, row, _ in wanted if row.tried is not None}
+            answered -= {row.id for row in rows if row.tried is not None}
             raise
-        else:
-            with self._lock:
-                for effect, _, _ in wanted:
-                    if effect.tracked.epoch == effect.epoch:
-                        effect.tracked.opened = True
         finally:
-            self.let_look(known)
+            with self._lock:
+                for (effect, _), _ in zip(wanted, counts, strict=False):
+                    effect.tracked.opened |= effect.tracked.epoch == effect.epoch
+            self.let_look(answered)
         crashpoint("executor.after-open")
-        return [counts.get(id(effect), 1) > 0 for effect, _ in messages]
+        unrouted = {id(e) for (e, _), count in zip(wanted, counts, strict=True) if not count}
+        return [id(effect) not in unrouted for effect, _ in messages]
 
     def let_look(self, ids: Collection[str]) -> None:
         """It is known by now whether these have rows, or nobody wants to know."""

@@ -154,11 +154,6 @@ def fuse(ledger: base.Ledger | None, target: Target, holder: str) -> bool:
     return True
 
 
-def openings(ledger: base.Ledger | None, target: Target) -> base.Openings | None:
-    """What makes rows in one step with publishing, where broker and ledger are the same Redis."""
-    return None if ledger is None else ledger.openings(target.redis)
-
-
 def is_separate(ledger: base.Ledger | None, place: str | None, target: Target) -> bool:
     """Whether a ledger is in another place than the broker's own: who may publish there need not
     be able to write rows.

@@ -13,6 +13,7 @@ from wbengine import exceptions as exc
 from wbengine.concurrency import limits
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
+from wbengine.engines.worker_based.ledger.base import Opening
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces
 from wbengine.engines.worker_based.requests.options import RequestOptions
@@ -141,7 +142,7 @@ class TrackedRequest:
         self.eta: float | None = None
         self.expires_at: float | None = None
         self.receipt: Any = None
-        self.opening: Any = None
+        self.opening: Opening | None = None
         self.index: RequestIndex | None = None
         self.key = ""
         self.place = _NOWHERE
@@ -206,6 +207,12 @@ class TrackedRequest:
     def adopt(self, epoch: int) -> None:
         """A worker has the request under this epoch."""
         self.epoch = self.lowest_epoch = epoch
+
+    def row_to_open(self) -> Opening:
+        """The row that is made in one step with publishing it; the same one however often."""
+        if self.opening is None:
+            self.opening = Opening(self.id, self.epoch)
+        return self.opening
 
     def next_epoch(self, epoch: int) -> None:
         """What was said of the request so far is of the past."""
