@@ -343,7 +343,8 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
             self._proxy = self._make_proxy()
         target = self._proxy.target
         ledger = ledgers.choose(self._place, target, result_ttl=self._options.result_ttl)
-        self._writer.use(ledger, self._proxy.signer, ledger and ledger.openings(target.redis))
+        openings = ledger.openings(target.redis) if ledger is not None else None
+        self._writer.use(ledger, self._proxy.signer, openings)
         self._tracker.ledger = ledger.digest if ledger is not None else None
         self._tracker.separate_ledger = ledgers.is_separate(ledger, self._place, target)
         # Clocks of two hosts are compared only where nothing else tells what happened first.

@@ -115,7 +115,7 @@ class RedisLedger(base.Ledger):
         """See that it is in the server, which may have lost it."""
         self._keep(self._run(steps.BEGIN, self._digest, self.user))
 
-    def _keep(self, found: tuple[tuple[bytes, Any], bool]) -> None:
+    def _keep(self, found: tuple[Sequence[Any], bool]) -> None:
         """What the server says that this ledger is."""
         (digest, count), _ = found
         self._digest = digest.decode()
