@@ -409,7 +409,8 @@ def test_sql_board_is_in_the_database_of_the_flows(tmp_path: Path) -> None:
             assert connection.get_logbook(book.uuid).uuid == book.uuid
 
 
-def test_damaged_job_keeps_nobody_from_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("details", ["{oops", "[" * 100_000], ids=len)
+def test_damaged_job_keeps_nobody_from_others(tmp_path: Path, details: str) -> None:
     import sqlite3
 
     uri = f"sqlite:///{tmp_path}/flows.db"
@@ -417,7 +418,7 @@ def test_damaged_job_keeps_nobody_from_others(tmp_path: Path) -> None:
         board.post("bad", details={"x": 1})
         board.post("good", details={"x": 2})
         with contextlib.closing(sqlite3.connect(tmp_path / "flows.db")) as raw:
-            raw.execute("UPDATE wbe_jobs SET details = '{oops' WHERE name = 'bad'")
+            raw.execute("UPDATE wbe_jobs SET details = ? WHERE name = 'bad'", [details])
             raw.commit()
         bad, good = board.iterjobs()
         assert good.details == {"x": 2}
@@ -585,9 +586,8 @@ def forget(conf: dict[str, Any]) -> None:
             client.delete("/", recursive=True)
 
 
-def damage(conf: dict[str, Any], job: base.Job) -> None:
+def damage(conf: dict[str, Any], job: base.Job, garbage: bytes) -> None:
     """Write what is no job in the place of one."""
-    garbage = b"\xff garbage"
     if kind_of(conf) == "redis":
         with redis.Redis.from_url(conf["board"]) as client:
             client.hset("wbe:{default}:jobs:jobs", job.uuid, garbage)
@@ -662,14 +662,16 @@ def test_note_outlives_the_data_of_the_store(
         assert not late.is_noted(note)
 
 
+@pytest.mark.parametrize("garbage", [b"\xff garbage", b"1 " + b"[" * 100_000], ids=len)
 def test_damaged_document_keeps_nobody_from_others(
+    garbage: bytes,
     conf: dict[str, Any],
     elsewhere: tuple[stored.StoredJobBoard, stored.StoredJobBoard],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     board, another = elsewhere
     bad, _ = board.post("bad"), board.post("good")
-    damage(conf, bad)
+    damage(conf, bad, garbage)
     for _ in range(2):
         assert names(another) == names(another, only_unclaimed=True) == ["good"]
     assert len([each for each in caplog.records if "cannot be read" in each.message]) == 1

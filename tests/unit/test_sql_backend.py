@@ -285,6 +285,7 @@ def _refuses_everything(connection: base.Connection, words: str) -> None:
         ("UPDATE wbe_atomdetails SET attempt = 'x' WHERE uuid = ?", "its attempt is 'x'"),
         ("UPDATE wbe_atomdetails SET more = '[1]' WHERE uuid = ?", "convert"),
         ("UPDATE wbe_itemdetails SET value = '\"x' WHERE atom_uuid = ?", "string"),
+        (f"UPDATE wbe_atomdetails SET results = '{'[' * 100_000}' WHERE uuid = ?", "recursion"),
         ("DELETE FROM wbe_itemdetails WHERE item = 0 AND atom_uuid = ?", "Item 1 came before"),
     ],
 )
@@ -312,6 +313,21 @@ def test_a_damaged_row(backend: sql.SQLBackend, damage: Damage, change: str, wor
         assert next(flows).name == "second"
         with pytest.raises(exceptions.CorruptRecord):
             next(flows)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", "[" * 100_000], ids=len)
+def test_damaged_command_keeps_nobody_from_those_for_other_flows(
+    backend: sql.SQLBackend, damage: Damage, text: str
+) -> None:
+    _, (first, second) = keep(backend, "first", "second")
+    command = base.FlowCommand("suspend")
+    with backend.get_connection() as connection:
+        for flow in (first, second):
+            connection.take_lease(flow.uuid, "me", 60)
+            connection.send_command(flow.uuid, command)
+        damage(f"UPDATE wbe_flowdetails SET wish = '{text}' WHERE uuid = ?", first.uuid)
+        found = connection.commands([first.uuid, second.uuid])
+    assert list(found) == [second.uuid]
 
 
 def test_row_that_a_person_changes_is_read_as_it_is_now(

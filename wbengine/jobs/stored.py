@@ -38,7 +38,7 @@ _LONGEST: Final = 1e9
 _PRIORITIES: Final = tuple(base.JobPriority)
 
 #: What reading a damaged document raises.
-_DAMAGES: Final = (LookupError, TypeError, ValueError, OverflowError, OSError)
+_DAMAGES: Final = (LookupError, TypeError, ValueError, OverflowError, OSError, RecursionError)
 
 
 class Posting(NamedTuple):
@@ -112,7 +112,7 @@ class StoredJob(base.Job):
             try:
                 packed = self._packed
                 found = _codec.unpack(json.loads(packed) if isinstance(packed, str) else packed)
-            except (ValueError, exceptions.InvalidFormat) as error:
+            except (ValueError, RecursionError, exceptions.InvalidFormat) as error:
                 raise exceptions.JobFailure(
                     f"{self} has details that are damaged", error
                 ) from error

@@ -31,6 +31,8 @@ _LETTERS: Final[Mapping[str, str]] = {FLOW: "f", RETRY: "r", TASK: "t", MAP: "m"
 _KINDS: Final[Mapping[str, str]] = {letter: kind for kind, letter in _LETTERS.items()}
 #: What is packed is much the same all over: the fastest level leaves little more than the best.
 _LEVEL: Final = 3
+#: What reading what is none raises.
+_DAMAGES: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 #: Nothing that was written here unpacks to more bytes.
 _MOST: Final = 1 << 30
 
@@ -116,7 +118,7 @@ class Outline:
                     f"The outline of a flow is of version {version}: a newer wbengine wrote it"
                 )
             return _checked(_made(told))
-        except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
+        except (*_DAMAGES, zlib.error) as error:
             raise exceptions.InvalidFormat(f"This is no outline of a flow: {error}") from None
 
 

@@ -384,7 +384,7 @@ def _place(job: stored.StoredJob) -> str:
 
 def _reason(text: str) -> str:
     """What an error says, which may be a document."""
-    with contextlib.suppress(ValueError, LookupError, TypeError):
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
         return str(json.loads(text)["error"])
     return text.strip()
 
@@ -410,7 +410,7 @@ def _told(entry: _Entry | None) -> dict[str, Any]:
     """What the key of a claim says."""
     found: Any = None
     if entry is not None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(entry.value)
     return found if isinstance(found, dict) else {}
 

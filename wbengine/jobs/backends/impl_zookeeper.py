@@ -466,6 +466,6 @@ def _node(job: stored.StoredJob) -> _Node:
 def _told(data: bytes) -> dict[str, Any]:
     """What a lock says."""
     found: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(data)
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -428,7 +429,12 @@ class SQLConnection(base.Connection):
             for start in range(0, len(asked), _MOST_UUIDS):
                 some = {"uuids": asked[start : start + _MOST_UUIDS]}
                 for uuid, text, epoch in connection.execute(self._sql.commands, some):
-                    found[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
+                    # One that is damaged keeps nobody from the commands for other flows.
+                    with contextlib.suppress(
+                        ValueError, TypeError, RecursionError, exceptions.InvalidFormat
+                    ):
+                        told = {**json.loads(text), "epoch": epoch}
+                        found[uuid] = base.FlowCommand.from_dict(told)
 
         self._transact("Looking for commands", work, write=False)
         return found

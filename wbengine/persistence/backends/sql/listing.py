@@ -143,7 +143,7 @@ def _row(row: Mapping[str, Any], counts: Mapping[str, int]) -> base.FlowRow:
 def _parsed(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:  # who reads the flow hears of that
+    except (ValueError, RecursionError):  # who reads the flow hears of that
         return {}
     return found if isinstance(found, dict) else {}
 

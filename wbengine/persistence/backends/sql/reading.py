@@ -107,10 +107,17 @@ def logs(
             row["atom_uuid"],
             row["attempt"],
             row["item"],
-            task_logs.lines_of({"lines": json.loads(row["logged"])}),
+            task_logs.lines_of({"lines": _parsed(row["logged"])}),
         )
         for row in reversed(list(found))
     ]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # lines of logs that are damaged are left out
+        return None
 
 
 def lease(connection: sa.Connection, statements: Statements, flow_uuid: str) -> sa.Row[Any]:

@@ -88,7 +88,7 @@ class Shape:
                     told = json.loads(row[name])
                     tree.update(told if name == "more" else {name: told})
             return trees.record_of(kind, {**tree, **identity})
-        except (ValueError, TypeError, exceptions.InvalidFormat) as error:
+        except (ValueError, TypeError, RecursionError, exceptions.InvalidFormat) as error:
             raise self.damaged(row, error, flow) from error
 
     def damaged(
