@@ -68,6 +68,7 @@ class Step(task.Task):
 
     def execute(self, flow: str, before: int | None = None) -> int:
         name, asked = f"{flow}.{self.name}", self.request
+        assert asked is not None
         audit.note(audit.STARTED, name, asked.id, asked.epoch, asked.attempt)
         tasks.rest(name, 0.01, 0.5)
         audit.note(audit.ENDED, name, asked.id, asked.epoch, asked.attempt)

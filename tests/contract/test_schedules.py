@@ -480,6 +480,33 @@ def test_look_stops_between_two_schedules(site: Site) -> None:
     assert site.board.job_count == 12
 
 
+def test_slow_factory_keeps_no_other_schedules_from_being_fired(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fired when it is made, once, and looked at no more until then."""
+    conducted.GATES["factory"], conducted.BEGUN["factory"] = threading.Event(), threading.Event()
+    monkeypatch.setattr(ScheduleService, "SLOW_SECONDS", 0.2)
+    given = {"folder": "x", "mark": "x"}
+    slow = "tests.support.conducted:slowly_made"
+    site.schedules.declare(
+        Schedule(name="a", factory=slow, every=60, inputs=given, overlap="allow")
+    )
+    site.add(overlap="allow")
+    site.now += 60
+    try:
+        assert site.service.fire_due() == 0  # "s" may be due again
+        assert conducted.BEGUN["factory"].is_set()
+        assert site.fired() == [60] and site.fired("a") == []
+        assert site.service.fire_due() == site.service.HELD_SECONDS
+    finally:
+        conducted.GATES.pop("factory").set()
+    until(lambda: site.board.job_count == 2)
+    assert site.fired("a") == [60]
+    site.now += 60
+    until(lambda: site.service.fire_due() > site.service.HELD_SECONDS)
+    assert site.fired("a") == site.fired() == [60, 120]
+
+
 def test_what_is_asked_for_is_fired_before_what_is_due(site: Site) -> None:
     """Also where it is asked for in the midst of a look at many that are due."""
     site.add(every=7200)

@@ -144,6 +144,8 @@ class ConductorService:
             self._ended.set()
             for thread in self._threads:
                 thread.join()
+            if self._schedules is not None:
+                self._schedules.close()
             self._board.close()
 
     def stop(self) -> None:

@@ -655,9 +655,12 @@ class Run:
         awaited = frozenset[int]() if waits is None else waits.nodes
         if any(call.node not in awaited for call in self._held.values()):
             return False  # the next run would count the seconds of an `eta` anew
-        seconds = None if timers is None else timers.wait(self._clock.monotonic())
-        if seconds is not None and (seconds < self._park_after or timers.deadline < math.inf):
-            return False
+        seconds = None
+        if timers is not None:
+            seconds = timers.wait(self._clock.monotonic())
+            is_soon = seconds is not None and seconds < self._park_after
+            if is_soon or timers.deadline < math.inf:
+                return False
         self.parked = Parked(seconds, None if waits is None else waits.heard)
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent import futures
 from typing import Final
 
 import sqlalchemy as sa
@@ -40,6 +41,10 @@ class ScheduleService:
     HELD_SECONDS: Final = 1.0
     #: Seconds for which a schedule is left alone that could not be fired; others may be able to.
     RETRY_SECONDS: Final = 10.0
+    #: What makes a flow may be slow: after so many seconds others are fired meanwhile, unless so
+    #: many are slow.
+    SLOW_SECONDS: Final = 1.0
+    MOST_SLOW: Final = 16
 
     def __init__(
         self,
@@ -54,6 +59,9 @@ class ScheduleService:
         self._flows = allowed.of_process(flows)
         # Until when, on the monotonic clock, by name.
         self._left_alone: dict[str, float] = {}
+        self._pool = futures.ThreadPoolExecutor(self.MOST_SLOW, "wbengine-firing")
+        # Those that are slow, by name.
+        self._under_way: dict[str, futures.Future[float]] = {}
 
     def fire_due(self, is_ended: Callable[[], bool] = lambda: False) -> float:
         """Fire what is due, a tick of each schedule; seconds until there is more to do.
@@ -66,8 +74,22 @@ class ScheduleService:
             for entry in entries:
                 if is_ended():
                     return 0.0
-                wait = min(wait, self._handle(entry, now))
+                wait = min(wait, self._begin(entry, now))
         return wait
+
+    def _begin(self, entry: Entry, now: float) -> float:
+        """Have one fired, which is waited for unless it is slow; seconds until there is more."""
+        earlier = self._under_way.pop(entry.name, None)
+        done = self._pool.submit(self._handle, entry, now) if earlier is None else earlier
+        futures.wait([done], self.SLOW_SECONDS if earlier is None else 0.0)
+        if done.done():
+            return done.result() if earlier is None else 0.0
+        self._under_way[entry.name] = done
+        return self.HELD_SECONDS
+
+    def close(self) -> None:
+        """Wait until nothing is fired any more."""
+        self._pool.shutdown()
 
     def _handle(self, entry: Entry, now: float) -> float:
         wait = self._left_alone.get(entry.name, 0.0) - time.monotonic()

@@ -382,7 +382,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             if row is None:
                 raise stored.gone(job)
             number = int(row["claims"])
-            return (number, number) if claimed else _status(row, of_free=True)
+            return (number, number) if claimed else _status(dict(row), of_free=True)
 
         return self._transact(f"Claiming job {job.uuid}", work)
 
@@ -395,7 +395,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             row = connection.execute(self._statements.look, told).mappings().first()
             if row is None:
                 raise stored.gone(job)
-            return _status(row)
+            return _status(dict(row))
 
         return self._transact(f"Ending the claim on job {job.uuid}", work)
 
