@@ -41,6 +41,25 @@ def site(kept: Schedules, name: str) -> Iterator[TestClient]:
         yield client
 
 
+def test_schedules_are_paged(kept: Schedules) -> None:
+    for number in range(7):
+        kept.declare(Schedule(name=f"n{number}", factory=GREETING, every=60))
+    with site(kept, "victor") as viewer:
+        names, after, pages = list[str](), "", 0
+        while after is not None:
+            told = viewer.get("/api/v1/schedules", params={"limit": 4, "after": after}).json()
+            names += [one["name"] for one in told["schedules"]]
+            after, pages = told["after"], pages + 1
+        assert names == [entry.name for entry in kept.all()] and pages == 2
+        assert viewer.get("/api/v1/schedules").json()["after"] is None
+        first = viewer.get("/schedules?limit=4").text
+        assert "after=n2" in first and ">n2<" in first and ">n3<" not in first
+        last = viewer.get("/schedules?limit=4&after=n2").text
+        assert ">n3<" in last and ">n2<" not in last and "after=n6" not in last
+        for wrong in ("0", "1001", "x"):
+            assert viewer.get(f"/api/v1/schedules?limit={wrong}").status_code == 400
+
+
 def test_page_shows_schedules(kept: Schedules) -> None:
     uuid = kept.run(NAME)
     entry = kept.get(NAME)

@@ -93,12 +93,14 @@ class Api:
         return _told(read)
 
     def schedules(self, request: Request) -> Response:
+        """A page of them, by name; `after` is what the next one is asked for with."""
+
         def read() -> dict[str, Any]:
-            kept = schedule_pages.schedules(self._state)
-            found = [] if kept is None else [entry.to_dict() for entry in kept.all()]
+            entries, after = schedule_pages.page(request, self._state)
+            found = [entry.to_dict() for entry in entries]
             for told in found:
                 told["trouble"] = told["trouble"] and self._state.redactor.text(told["trouble"])
-            return {"schema": "wbengine/schedules/1", "schedules": found}
+            return {"schema": "wbengine/schedules/1", "schedules": found, "after": after}
 
         return _told(read)
 

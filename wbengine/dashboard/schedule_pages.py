@@ -12,10 +12,13 @@ from starlette.routing import Route
 from wbengine.dashboard import http_errors
 from wbengine.dashboard.app_state import AppState
 from wbengine.persistence.backends import sql
-from wbengine.schedules import Schedules
+from wbengine.schedules import Entry, Schedules
 
 __all__ = ["ACTIONS", "SchedulePages", "schedules"]
 
+#: So many are shown at a time, and at most.
+LIMIT: Final = 100
+MOST: Final = 1000
 #: What can be done to a schedule, and what is told afterwards.
 ACTIONS: Final[Mapping[str, str]] = {
     "pause": "The schedule is paused.",
@@ -35,17 +38,30 @@ class SchedulePages:
 
     def schedules(self, request: Request) -> Response:
         with http_errors.refused():
-            kept = schedules(self._state)
-            entries = [] if kept is None else kept.all()
+            entries, after = page(request, self._state)
         done = ACTIONS.get(request.query_params.get("done", ""))
         words: dict[str, Any] = {
             "here": "/schedules",
             "entries": entries,
+            "next": after,
+            "after": request.query_params.get("after", ""),
             "mask": self._state.redactor.text,
             "told": {"kind": "good", "text": done} if done else None,
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_schedules.html" if part else "schedules.html", words)
+
+
+def page(request: Request, app_state: AppState) -> tuple[list[Entry], str | None]:
+    """The schedules that an address asks for, by name, and what the next page is asked for with.
+
+    :raises ValueError: the address is wrong.
+    """
+    limit = http_errors.whole(request, "limit", LIMIT)
+    if not 1 <= limit <= MOST:
+        raise ValueError(f"limit={limit} is no number from 1 to {MOST}")
+    kept = schedules(app_state)
+    return ([], None) if kept is None else kept.page(limit, request.query_params.get("after", ""))
 
 
 def schedules(app_state: AppState) -> Schedules | None:

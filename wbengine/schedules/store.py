@@ -172,6 +172,23 @@ class Schedules:
             write=False,
         )
 
+    def page(self, limit: int, after: str = "") -> tuple[list[Entry], str | None]:
+        """So many of them, by name, of those behind `after`; what the next page is asked for with.
+
+        :raises ValueError: `limit` is no number above 0.
+        """
+        if limit < 1:
+            raise ValueError(f"limit={limit} is no number above 0")
+        if not self.backend.is_there():
+            return [], None
+        told = {"after": after, "limit": limit + 1}
+        found = self._transact(
+            "Listing schedules",
+            lambda it: [_entry(row) for row in it.execute(self._sql.page, told).mappings()],
+            write=False,
+        )
+        return found[:limit], found[limit - 1].name if len(found) > limit else None
+
     def pause(self, name: str) -> None:
         """Fire no more ticks; those that come while it is paused are not caught up.
 
@@ -349,6 +366,7 @@ class _Statements:
         self.find = sa.text(f"{select} {one}")
         self.find_locked = sa.text(f"{select} {one}{lock}")
         self.all = sa.text(f"{select} ORDER BY name")
+        self.page = sa.text(f"{select} WHERE name > :after ORDER BY name LIMIT :limit")
         self.wanted = sa.text(f"{select} WHERE wanted IS NOT NULL ORDER BY name")
         self.due = sa.text(
             f"{select} WHERE paused = 0 AND due <= :until AND wanted IS NULL"
