@@ -116,7 +116,7 @@ class Page:
 
 @dataclass(slots=True)
 class Opening:
-    """A row of a request that is `open`ed while it is published.
+    """A row that is made (`open`) while its request is published.
 
     `tried`: how that was begun by whoever got no answer; nobody looks at the row until it is
     answered.
