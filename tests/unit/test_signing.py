@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.hostile import forging
 from tests.support import signed
 from tests.support.signed import KINDS, Party
 from wbengine import _clock, keys
@@ -19,7 +19,7 @@ from wbengine.engines.worker_based.messages import signing
 from wbengine.transports import _envelope
 
 NOW = 1_000_000.0
-#: Examples of `test_no_mutated_message_is_believed`; `tools/fuzz --signed` takes more.
+#: Mutations; `tools/fuzz --signed` makes more.
 EXAMPLES = 2_000
 
 
@@ -293,82 +293,17 @@ def test_an_outcome_in_a_ledger_is_hidden(hidden: Party) -> None:
 # Mutations.
 
 
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """One that is changed a little, somewhere."""
-    made = bytearray(data)
-    for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        at = chance.randrange(len(made))
-        match chance.randrange(5):
-            case 0:
-                made[at] ^= 1 << chance.randrange(8)
-            case 1:
-                del made[at : at + chance.choice((1, 1, 8, 64))]
-            case 2:
-                made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
-            case 3:
-                made[at:at] = made[at : at + 16]
-            case 4:
-                end = at + chance.randrange(1, 16)
-                made[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
-    return bytes(made) or b" "
-
-
-def try_mutations(examples: int, seed: int) -> tuple[int, int]:
-    """How many mutated messages were read at all, and how many believed that say other things."""
-    chance = random.Random(seed)
-    clock = _clock.ManualClock(NOW)
-    read = believed = 0
-    for content in (keys.new(), keys.new(per_role=True)):
-        parties = {role: Party(made, clock) for role, made in content.items()}
-        speakers = {
-            kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
-        }
-        hearer = parties.get(keys.ENGINE) or parties[keys.ANY]
-        sent = {kind: _envelope.seal(who.say(kind), "x") for kind, who in speakers.items()}
-        for _ in range(examples // 2):
-            kind = chance.choice(list(sent))
-            hearer.signer._nonces = signing.Nonces()
-            try:
-                message = _envelope.Message(mutate(sent[kind], chance), None, 1, False)
-            except _envelope.BadMessage:
-                continue
-            read += 1
-            try:
-                hearer.hear(message)
-            except exc.NotTrusted:
-                continue
-            believed += not _says_the_same(message, _envelope.Message(sent[kind], None, 1, False))
-    return read, believed
-
-
-def _says_the_same(one: Any, other: Any) -> bool:
-    """But for what is the broker's: routing, priority, and headers that begin with `x-`."""
-
-    def said(message: Any) -> Any:
-        properties = message.properties
-        kind = properties.get("type")
-        return (
-            kind,
-            properties.get("correlation_id"),
-            None if kind == "RESPONSE" else properties.get("reply_to"),
-            {k: v for k, v in message.headers.items() if not k.startswith("x-")},
-            message.body,
-        )
-
-    return bool(said(one) == said(other))
-
-
 def test_no_mutated_message_is_believed() -> None:
-    read, believed = try_mutations(EXAMPLES, seed=1)
-    assert believed == 0
-    assert read > EXAMPLES / 10  # else nothing was tried
+    told = forging.try_mutations(EXAMPLES, seed=1)
+    assert (told.believed, told.deaths) == (0, 0)
+    assert told.refused > EXAMPLES / 3  # else nothing was tried
 
 
 def test_a_verifier_that_believes_all_is_found_by_mutations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(keys.Key, "verifies", lambda *told: True)
-    assert try_mutations(200, seed=1)[1] > 0
+    assert forging.try_mutations(200, seed=1).believed > 0
 
 
 def test_envelopes_that_are_copied_keep_their_signature(apart: dict[str, Party]) -> None:

@@ -1,0 +1,133 @@
+"""Signed messages that were changed on their way: none is believed that says anything else."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.signed import AUDIENCE, KINDS, TOPIC, Party
+from wbengine import _clock, keys
+from wbengine.engines.worker_based import dispatcher, proxy
+from wbengine.engines.worker_based.messages import signing
+from wbengine.transports import _envelope
+
+NOW = 1_000_000.0
+
+
+@dataclass
+class Report:
+    """How many mutated messages could be read at all, and what became of them."""
+
+    read: int = 0
+    refused: int = 0
+    #: They were believed, and say other things than what was signed.
+    believed: int = 0
+    #: They raised something where nothing may be raised.
+    deaths: int = 0
+
+
+def try_mutations(examples: int, seed: int) -> Report:
+    """Half of them for one shared key, half for a key of each role."""
+    report = Report()
+    log = logging.getLogger("wbengine")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        for content in (keys.new(), keys.new(per_role=True)):
+            _Trial(content, seed).run(examples // 2, report)
+    finally:
+        log.setLevel(before)
+    return report
+
+
+class _Trial:
+    def __init__(self, content: dict[str, dict[str, Any]], seed: int) -> None:
+        self._chance = random.Random(seed)
+        clock = _clock.ManualClock(NOW)
+        parties = {role: Party(made, clock) for role, made in content.items()}
+        speakers = {
+            kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
+        }
+        self._sent = {kind: _envelope.seal(who.say(kind), "x") for kind, who in speakers.items()}
+        hearer = parties.get(keys.ENGINE) or parties[keys.ANY]
+        self._heard: list[Any] = []
+        handler = dispatcher.Handler(lambda data, message: self._heard.append(message))
+        handler.owns_ack = True
+        types = {_read(data).properties["type"]: handler for data in self._sent.values()}
+        self._side = proxy.Proxy(TOPIC, "x", types, url="memory://forging", keys=hearer.ring)
+        self._side.signer = hearer.signer
+        self._side._audience = set(AUDIENCE)
+
+    def run(self, examples: int, report: Report) -> None:
+        side, refused = self._side, self._side.dispatcher.refused
+        for _ in range(examples):
+            kind = self._chance.choice(list(self._sent))
+            assert side.signer is not None
+            side.signer._nonces = signing.Nonces()
+            try:
+                message = _read(mutate(self._sent[kind], self._chance))
+            except _envelope.BadMessage:
+                continue
+            report.read += 1
+            self._heard.clear()
+            try:
+                side._on_message(message)
+            except BaseException:
+                report.deaths += 1
+            for heard in self._heard:
+                report.believed += not _says_the_same(heard, _read(self._sent[kind]))
+        report.refused += refused["untrusted"]
+        report.deaths += refused["error"]
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """One that is changed a little, in its head or its body, whose size is told."""
+    head, _, body = data.partition(b"\n")
+    if chance.randrange(2):
+        body = _changed(body, chance)
+        head = head[: head.rindex(b":") + 1] + b"%d}" % len(body)
+    else:
+        head = _changed(head, chance)
+    return head + b"\n" + body
+
+
+def _changed(data: bytes, chance: random.Random) -> bytes:
+    made = bytearray(data)
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.randrange(len(made) or 1)
+        match chance.randrange(5):
+            case 0 if made:
+                made[at] ^= 1 << chance.randrange(8)
+            case 1:
+                del made[at : at + chance.choice((1, 1, 8, 64))]
+            case 2:
+                made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
+            case 3:
+                made[at:at] = made[at : at + 16]
+            case _:
+                end = at + chance.randrange(1, 16)
+                made[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
+    return bytes(made)
+
+
+def _read(data: bytes) -> _envelope.Message:
+    return _envelope.Message(data, None, 1, False)
+
+
+def _says_the_same(one: Any, other: Any) -> bool:
+    """But for what is the broker's: routing and priority."""
+
+    def said(message: Any) -> Any:
+        properties = message.properties
+        kind = properties.get("type")
+        return (
+            kind,
+            properties.get("correlation_id"),
+            None if kind == "RESPONSE" else properties.get("reply_to"),
+            {name: value for name, value in message.headers.items() if name[:2] != "x-"},
+            message.body,
+        )
+
+    return bool(said(one) == said(other))
