@@ -66,6 +66,7 @@ OF_A_STORE: dict[Words, int] = {
     ("db", "check"): 69,
     ("db", "prune", "--older-than", "30d", "--yes"): 0,
     ("schedule", "ls"): 0,
+    ("limits",): 0,
     ("schedule", "pause", "s"): 66,
     ("schedule", "resume", "s"): 66,
     ("schedule", "run", "s"): 66,

@@ -414,6 +414,20 @@ def test_flow_that_waits_for_its_own_limit_can_be_ended(how: str, store: base.Ba
         assert len(TOLD.began) == 1
 
 
+def test_flow_that_waits_for_its_limit_keeps_its_place(store: base.Backend) -> None:
+    """A conductor does not put it aside as it does one that waits for a signal."""
+    first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
+    first.concurrency = 1
+    holder = Running(first, backend=store, **PARALLEL)
+    until(lambda: TOLD.running == 1)
+    engine = engines.load(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
+    engine.park_after = 0.01
+    threading.Timer(0.5, RELEASED.set).start()
+    engine.run()
+    assert engine.parked is None
+    assert engine.storage.get_flow_state() == holder.end() == states.SUCCESS
+
+
 def test_limited_flow_has_limited_tasks(options: dict[str, Any]) -> None:
     made = flow(three, 9)
     made.concurrency = 1

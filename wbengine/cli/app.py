@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "graph": _here("graph_command", "Draw a flow."),
     "serve": _here("serve_command", "Run the flows that are submitted."),
     "schedule": _here("schedule_command", "Submit flows at given times."),
+    "limits": _here("limits_command", "List the limits that are in use."),
     "worker": _here("worker_command", "Run a worker."),
     "workers": _here("workers_command", "Look at workers, and tell them what to do."),
     "status": _here("status_command", "Who is there, and how busy."),

@@ -1,0 +1,48 @@
+"""`wbengine limits` lists the limits that are in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Command
+from wbengine.permits import stores
+from wbengine.permits.accounts import Ask, Terms
+from wbengine.persistence import backends
+
+FOUR = Terms("100/m", 0.6, 4)
+
+
+def take(store: stores.Store) -> None:
+    store.settle({"shop.call[eve]": stores.Wants(FOUR, [Ask("f1", 1, 2, 0, 60)])})
+    store.settle({"shop.call[eve]": stores.Wants(FOUR, [Ask("f2", 1, 1, 30, 60)])})
+    store.settle({"gone": stores.Wants(FOUR, [Ask("f3", 1, 1, 0, 0.001)])})
+
+
+def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with backends.backend(url) as backend:
+        take(stores.store_of(backend))
+    told = wbengine("limits", "--persistence", url)
+    assert told.code == 0
+    head, line = told.out.splitlines()
+    assert head.split("  ")[0] == "LIMIT"
+    assert line.split() == ["shop.call[eve]", "100/m", "4", "4", "29", "2"]
+    document = wbengine("limits", "--persistence", url, "--json").json
+    assert document["schema"] == "wbengine/limits/1"
+    (limit,) = document["limits"]
+    assert (limit["name"], limit["rate"], limit["concurrency"]) == ("shop.call[eve]", "100/m", 4)
+    assert limit["flows"] == [
+        {"uuid": "f1", "held": 2, "waiting": 0},
+        {"uuid": "f2", "held": 2, "waiting": 29},
+    ]
+
+
+def test_limits_of_a_redis_are_listed(wbengine: Command, redis_url: str) -> None:
+    take(stores.store_of(redis_url))
+    told = wbengine("limits", "--redis", redis_url)
+    assert told.code == 0 and told.out.splitlines()[1].split()[:2] == ["shop.call[eve]", "100/m"]
+
+
+def test_what_is_no_redis_is_refused(wbengine: Command) -> None:
+    told = wbengine("limits", "--redis", "amqp://x")
+    assert told.code == 2 and "is the URL of a Redis" in told.err
