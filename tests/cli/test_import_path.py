@@ -37,7 +37,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     # The package that is tested, wherever it is: not the folder that this test runs in.
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120
     )
 
 
@@ -49,7 +49,8 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("wbengine.worker", "t", "--tasks", "mine", "--burst", "--url=filesystem://broker"),
         ("wbengine", "worker", "t", "--tasks", "mine", "--burst", "--url=filesystem://broker",
          "--processes", "1"),
-        ("wbengine", "doctor", "--url=filesystem://broker", "--persistence=sqlite:///f.db"),
+        ("wbengine", "doctor", "--url=filesystem://broker", "--persistence=sqlite:///f.db",
+         "--timeout=60"),
     ],
     ids=["run", "threads", "module", "worker", "doctor"],
 )  # fmt: skip
