@@ -19,9 +19,6 @@ __all__ = ["command"]
 _NO_PAGES: Final = "none: pip install 'wbengine[dashboard]'"
 _UNWANTED: Final = "none"
 
-#: Seconds until a signal that came in the instant before the wait is handled.
-_LOOK_UP: Final = 1.0
-
 
 @base.command(
     "dev",
@@ -75,9 +72,7 @@ def command(
     told = threading.Event()
     with signals.StopSignals(told.set, server.worker.halt).installed(), server:
         _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)
-        # Python may handle a signal only after what it was about to begin: a wait must end.
-        while not told.wait(_LOOK_UP):
-            pass
+        told.wait()
         context.printer.note("ending; once more: at once")
 
 

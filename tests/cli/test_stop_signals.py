@@ -1,0 +1,81 @@
+"""A command that was told to end does, wherever its main thread is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+_BEGIN = """
+import os, signal, sys, threading, time
+from wbengine.cli import signals
+
+told = threading.Event()
+
+def first():
+    print("first", flush=True)
+    told.set()
+
+def second():
+    print("second", flush=True)
+    os._exit(0)
+"""
+
+#: The system gives a signal to whichever thread it likes; the main one waits, and does not notice.
+_ANOTHER_THREAD = (
+    _BEGIN
+    + """
+def kill():
+    time.sleep(0.1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+with signals.StopSignals(first, second).installed():
+    threading.Thread(target=kill).start()
+    told.wait()
+print("ended")
+"""
+)
+
+_TWICE = (
+    _BEGIN
+    + """
+with signals.StopSignals(first, second).installed():
+    os.kill(os.getpid(), signal.SIGTERM)
+    told.wait()
+    time.sleep(2 * signals._SAME)
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+"""
+)
+
+_FORKED = (
+    _BEGIN
+    + """
+with signals.StopSignals(first, second).installed():
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, lambda *told: os._exit(7))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(0.2)
+print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wakeup_fd(-1))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (_ANOTHER_THREAD, "first\nended\n"),
+        (_TWICE, "first\nsecond\n"),
+        (_FORKED, "ended True -1\n"),
+    ],
+    ids=["another thread", "twice", "forked"],
+)
+def test_signals_are_heard_whatever_the_main_thread_does(program: str, said: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, said, "")
