@@ -72,7 +72,8 @@ def speaking(url: str, ring: keys.Keyring | None = None) -> Iterator[Callable[..
 
 
 def refused(side: Worker | WorkerTaskExecutor) -> int:
-    return side._proxy.dispatcher.refused["untrusted"]
+    counts = side.counts if isinstance(side, Worker) else side.ignored
+    return counts.get("untrusted", 0)
 
 
 @contextlib.contextmanager

@@ -695,10 +695,11 @@ class WorkerTaskExecutor(invocation.TaskExecutor):
     @property
     def ignored(self) -> dict[str, int]:
         """Number of answers that were dropped, by reason: late (it had ended), duplicate, reordered
-        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable, misaddressed.
+        (RUNNING after what follows it), old_epoch, unknown, unexpected, unreadable, misaddressed,
+        untrusted (any message that nobody signed who may say it).
         """
         with self._lock:
-            return dict(self._tracker.ignored)
+            return {**self._tracker.ignored, **self._proxy.untrusted}
 
     def workers(self) -> list[snapshots.WorkerSnapshot]:
         """The worker processes that are known, in the order in which they were first heard of."""

@@ -100,6 +100,12 @@ class Proxy:
         return self._dispatcher
 
     @property
+    def untrusted(self) -> dict[str, int]:
+        """How many messages were refused because nobody signed them who may say them, if any."""
+        count = self._dispatcher.refused["untrusted"]
+        return {"untrusted": count} if count else {}
+
+    @property
     def target(self) -> transports.Target:
         """The broker that was resolved from url, transport and options."""
         return self._target

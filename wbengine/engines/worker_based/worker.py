@@ -571,7 +571,7 @@ class Worker:
     def counts(self) -> dict[str, int]:
         """How many tasks ended (by state) and how many messages were not run (by reason)."""
         with self._runner.lock:
-            return dict(self._server.counts)
+            return {**self._server.counts, **self._proxy.untrusted}
 
     @property
     def folded(self) -> int:
