@@ -7,11 +7,10 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.signed import AUDIENCE, KINDS, TOPIC, Party
+from tests.support.signed import AUDIENCE, KINDS, TOPIC, BadMessage, Party, read, sealed
 from wbengine import _clock, keys
 from wbengine.engines.worker_based import dispatcher, proxy
 from wbengine.engines.worker_based.messages import signing
-from wbengine.transports import _envelope
 
 NOW = 1_000_000.0
 
@@ -50,12 +49,12 @@ class _Trial:
         speakers = {
             kind: parties.get(role) or parties[keys.ANY] for kind, (role, _) in KINDS.items()
         }
-        self._sent = {kind: _envelope.seal(who.say(kind), "x") for kind, who in speakers.items()}
+        self._sent = {kind: sealed(who.say(kind)) for kind, who in speakers.items()}
         hearer = parties.get(keys.ENGINE) or parties[keys.ANY]
         self._heard: list[Any] = []
         handler = dispatcher.Handler(lambda data, message: self._heard.append(message))
         handler.owns_ack = True
-        types = {_read(data).properties["type"]: handler for data in self._sent.values()}
+        types = {read(data).properties["type"]: handler for data in self._sent.values()}
         self._side = proxy.Proxy(TOPIC, "x", types, url="memory://forging", keys=hearer.ring)
         self._side.signer = hearer.signer
         self._side._audience = set(AUDIENCE)
@@ -67,8 +66,8 @@ class _Trial:
             assert side.signer is not None
             side.signer._nonces = signing.Nonces()
             try:
-                message = _read(mutate(self._sent[kind], self._chance))
-            except _envelope.BadMessage:
+                message = read(mutate(self._sent[kind], self._chance))
+            except BadMessage:
                 continue
             report.read += 1
             self._heard.clear()
@@ -77,7 +76,7 @@ class _Trial:
             except BaseException:
                 report.deaths += 1
             for heard in self._heard:
-                report.believed += not _says_the_same(heard, _read(self._sent[kind]))
+                report.believed += not _says_the_same(heard, read(self._sent[kind]))
         report.refused += refused["untrusted"]
         report.deaths += refused["error"]
 
@@ -110,10 +109,6 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
                 end = at + chance.randrange(1, 16)
                 made[at:end] = bytes(chance.randrange(256) for _ in range(end - at))
     return bytes(made)
-
-
-def _read(data: bytes) -> _envelope.Message:
-    return _envelope.Message(data, None, 1, False)
 
 
 def _says_the_same(one: Any, other: Any) -> bool:
