@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.workers import until
 from tests.unit.requesting import Fleet
+from wbengine import exceptions
 from wbengine.engines.worker_based.engine_side.guards import FlowGuards
 from wbengine.engines.worker_based.engine_side.ledger_writer import LedgerWriter
 from wbengine.engines.worker_based.ledger.memory import MemoryLedger
@@ -31,13 +32,28 @@ def dropped(ledger: MemoryLedger, id: str) -> bool:
     return ledger.state(id) is None
 
 
-@pytest.fixture
-def writer() -> Iterator[LedgerWriter]:
-    made = LedgerWriter(
+class Away(MemoryLedger):
+    """Cannot be reached for a while."""
+
+    away = True
+
+    def drop_many(self, ids: Sequence[str]) -> None:
+        if self.away:
+            raise exceptions.LedgerFailure("it is away")
+        super().drop_many(ids)
+
+
+def made() -> LedgerWriter:
+    return LedgerWriter(
         None, tracker.RequestTracker("e", Fleet()), threading.RLock(), FlowGuards(), list
     )
-    yield made
-    made.close()
+
+
+@pytest.fixture
+def writer() -> Iterator[LedgerWriter]:
+    writer = made()
+    yield writer
+    writer.close()
 
 
 def test_error_of_a_ledger_does_not_end_the_thread(writer: LedgerWriter) -> None:
@@ -69,3 +85,19 @@ def test_thread_that_cannot_be_started_is_started_the_next_time(
         writer.drop("a")
     writer.drop("b")
     until(lambda: dropped(ledger, "b"))
+
+
+def test_rows_that_cannot_be_removed_at_the_end_are_removed_by_the_next_one(
+    writer: LedgerWriter,
+) -> None:
+    first, ledger = made(), Away()
+    ledger.open_many([("a", 1), ("b", 1)])
+    first.use(ledger)
+    first.drop("a")
+    first.close()
+    assert not dropped(ledger, "a")
+    ledger.away = False
+    writer.use(ledger)
+    writer.drop_again()
+    until(lambda: dropped(ledger, "a"))
+    assert not dropped(ledger, "b")

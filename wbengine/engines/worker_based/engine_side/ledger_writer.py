@@ -165,6 +165,10 @@ LOG = logging.getLogger(__name__)
 #: Seconds after which rows are removed, together with those of requests that ended meanwhile.
 _DROP_AFTER: Final = 0.02
 
+#: Rows that could not be removed when their writer was closed, by the digest of their ledger: the
+#: next one in this process sees to them.
+_left_over: Final[dict[str, set[str]]] = {}
+
 _Order = fx.Revoke | fx.Inspect | fx.Reopen | fx.Conclude
 
 
@@ -228,6 +232,8 @@ class LedgerWriter:
         self.ledger = ledger
         self._openings = openings
         self._opening.clear()
+        if ledger is not None:
+            self._undropped |= _left_over.pop(ledger.digest, set())
         self._rows = Rows(ledger, self._expiry, signer) if ledger is not None else None
         self._closed = False
 
@@ -376,8 +382,12 @@ class LedgerWriter:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         if self.ledger is not None:
-            self._drop([*self._drops, *self._undropped])
-            self._drops = []
+            left = [*self._drops, *self._undropped]
+            self._drops, self._undropped = [], set()
+            self._drop(left)
+            if self._undropped:
+                _left_over.setdefault(self.ledger.digest, set()).update(self._undropped)
+                self._undropped = set()
             self.ledger.close()
 
     def _put(self, order: _Order) -> None:
