@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
 from wbengine import running
@@ -21,7 +21,7 @@ from wbengine.concurrency import interrupts, timers
 
 __all__ = [
     "EVENT", "MAX_CHARACTERS", "MAX_LINES", "ROOM", "Line", "LogAllowance", "TaskLog", "capture",
-    "lines_of", "within",
+    "lines_of",
 ]  # fmt: skip
 
 #: The type of the events that tell lines; their details are `{"lines": [Line, ...]}`.
@@ -113,23 +113,27 @@ LOG = logging.getLogger(__name__)
 class LogAllowance:
     """How much is kept of what is logged in one run of a flow.  Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: str) -> None:
+        self._flow = flow
         self._lock = threading.Lock()
         self._left = MAX_CHARACTERS_OF_FLOW
+        # Of the attempts that logged something.
+        self._room: dict[Hashable, int] = {}
 
-    def take(self, flow: str, lines: tuple[Line, ...]) -> tuple[Line, ...]:
-        """As many of these lines as there is room for; the last one of a flow says so."""
+    def take(self, attempt: Hashable, lines: tuple[Line, ...]) -> tuple[Line, ...]:
+        """As many of these lines as there is room for; the last one of the flow says so."""
         with self._lock:
             if self._left < 0:
                 return ()
-            taken, self._left = within(lines, self._left)
+            lines, self._room[attempt] = _within(lines, self._room.get(attempt, ROOM))
+            taken, self._left = _within(lines, self._left)
             if self._left >= 0:
                 return taken
             text = (
                 "no more lines of this flow are kept: its tasks logged more than"
                 f" {MAX_CHARACTERS_OF_FLOW:,} characters"
             )
-            LOG.warning("flow %s: %s", flow, text)
+            LOG.warning("flow %s: %s", self._flow, text)
             return (*taken, Line(time.time(), "WARNING", __name__, text))
 
 
@@ -140,14 +144,15 @@ def lines_of(details: Mapping[str, Any]) -> tuple[Line, ...]:
     return tuple(line for line in found if line is not None)
 
 
-def within(lines: Iterable[Line], room: int) -> tuple[tuple[Line, ...], int]:
+def _within(lines: tuple[Line, ...], room: int) -> tuple[tuple[Line, ...], int]:
     """The first of `lines`, which there is room for, and what room is left; below 0: for none."""
     found = []
     for line in lines:
-        room -= _LINE + len(line.level) + len(line.logger) + len(line.text)
         if room < 0:
             break
-        found.append(line)
+        room -= _LINE + len(line.level) + len(line.logger) + len(line.text)
+        if room >= 0:
+            found.append(line)
     return tuple(found), room
 
 

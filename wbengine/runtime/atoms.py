@@ -133,10 +133,9 @@ class AtomLifecycle:
         self._on_progress = on_progress
         self._kept = storage.backend is not None
         self._keeps_logs = self._kept and keep_logs
-        # By node, attempt and item: of those that logged something.
-        self._room_of_logs: dict[tuple[int, int, int], int] = {}
-        self._log_allowance = task_logs.LogAllowance()
+        self._log_allowance: task_logs.LogAllowance | None = None
         if self._keeps_logs:
+            self._log_allowance = task_logs.LogAllowance(storage.flow_uuid)
             task_logs.capture()
         self._in_process = in_process
         self._local_tasks = local_tasks
@@ -485,16 +484,10 @@ class AtomLifecycle:
 
     def _keep_log(self, node: int, attempt: int, index: int, details: dict[str, Any]) -> None:
         """Store what a task logged, or an item of a Map (else `index` is -1); from any thread."""
-        lines = task_logs.lines_of(details) if self._keeps_logs else ()
-        key = (node, attempt, index)
-        if lines:
-            room = self._room_of_logs.get(key, task_logs.ROOM)
-            lines, self._room_of_logs[key] = (
-                task_logs.within(lines, room) if room >= 0 else ((), -1)
-            )
-        if not lines or self._storage.writer.lease is None:  # the run is over
+        if self._log_allowance is None or self._storage.writer.lease is None:  # the run is over
             return
-        if lines := self._log_allowance.take(self._flow_uuid, lines):
+        lines = task_logs.lines_of(details)
+        if lines and (lines := self._log_allowance.take((node, attempt, index), lines)):
             chunk = models.LogChunk(self._record(node).uuid, attempt, index, lines)
             self._storage.writer.mark_log(chunk)
             self._on_progress()

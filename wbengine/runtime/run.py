@@ -254,7 +254,9 @@ class Run:
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
         asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
-        asleep = asleep or (self._is_closed and not self._scheduler.done)
+        limited = self._limited
+        if limited is not None and limited.closed:
+            asleep = asleep or not self._scheduler.done
         if self._park is not None and not self._inbox.qsize() and self._may_park():
             park, self._park = self._park, None
             park()
@@ -303,10 +305,11 @@ class Run:
     # -- turns ----------------------------------------------------------------------------------
 
     def _begin_all(self) -> None:
-        scheduler, lifecycle = self._scheduler, self._lifecycle
-        # What was done is undone in any case.
-        if self._is_closed and not (scheduler.reverting or self._limited.enter()):  # type: ignore[union-attr]
-            return
+        scheduler, lifecycle, limited = self._scheduler, self._lifecycle, self._limited
+        # The flow itself waits for a permit; but what was done is undone in any case.
+        if limited is not None and limited.closed:
+            if not (scheduler.reverting or limited.enter()):
+                return
         while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
@@ -379,8 +382,11 @@ class Run:
         late: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, late = self._refuse(tasks)
-        if any(call.task.eta is not None or call.task.expires is not None for call in tasks):
-            tasks = [call for call in tasks if self._may_start(call)]
+        tasks = [
+            call
+            for call in tasks
+            if (call.task.eta is None and call.task.expires is None) or self._may_start(call)
+        ]
         if self._waits is not None:
             tasks = self._without_waits(tasks, self._waits)
         if self._limited is not None:
@@ -577,11 +583,6 @@ class Run:
 
     # -- limits ---------------------------------------------------------------------------------
 
-    @property
-    def _is_closed(self) -> bool:
-        """Whether the flow itself waits for a permit."""
-        return self._limited is not None and self._limited.closed
-
     def _permitted(
         self, nodes: Sequence[int], limited: limited_module.LimitedTasks
     ) -> Sequence[int]:
@@ -647,7 +648,7 @@ class Run:
         """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
-        if self._is_closed:
+        if self._limited is not None and self._limited.closed:
             return False  # it would lose its place among those that wait
         if self._scheduler.in_flight > len(self._held):
             return False
