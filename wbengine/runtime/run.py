@@ -307,9 +307,9 @@ class Run:
     def _begin_all(self) -> None:
         scheduler, lifecycle, limited = self._scheduler, self._lifecycle, self._limited
         # The flow itself waits for a permit; but what was done is undone in any case.
-        if limited is not None and limited.closed:
-            if not (scheduler.reverting or limited.enter()):
-                return
+        is_closed = limited is not None and limited.closed and not scheduler.reverting
+        if limited is not None and is_closed and not limited.enter():
+            return
         while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
             woken = self._wake() if self._timers is not None else ()
