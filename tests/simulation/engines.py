@@ -51,6 +51,7 @@ class Engine(Process):
         self.asked: tuple[Any, Any, Any] | None = None
         #: Requests whose rows are being made while they are published, and what waits for that.
         self.opening: set[str] = set()
+        self.made: set[str] = set()
         self.postponed: list[Any] = []
         #: When another one listened under its name last.
         self.shared = -math.inf
@@ -471,7 +472,8 @@ class Engine(Process):
                 return None
             how, self.doubtful = self.doubtful, ""
             routed = True
-            if how != "lost":
+            if how != "lost" and request.id not in self.made:  # its session knows what it did
+                self.made.add(request.id)
                 self.line.ledger.open(request.id, effect.epoch)
                 routed = self.world.broker.publish(effect.message, self.world.now)
             if how:
