@@ -21,6 +21,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._crash": (0, ""),
     "wbengine._sql": (1, ""),
     "wbengine._import_path": (0, ""),
+    "wbengine._sqlite_files": (0, ""),
     "wbengine._lazily": (0, ""),
     "wbengine._log_lines": (0, ""),
     "wbengine._names": (0, ""),

@@ -50,9 +50,10 @@ SEAMS: dict[str, tuple[str, ...]] = {
         for name in (
             "_amqp_socket",
             "_amqp_frames",
-            "_arrivals",
+            "_bells",
             "_envelope",
             "_files",
+            "_folder",
             "_nudge",
             "_redis_link",
             "_redis_scripts",

@@ -21,7 +21,7 @@ from tools import _servers
 _CALLS: Final = (
     "open,openat,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,pwritev,ftruncate,"
     "truncate,fallocate,fsync,fdatasync,sync_file_range,rename,renameat,renameat2,unlink,unlinkat,"
-    "link,linkat,mkdir,mkdirat,rmdir"
+    "link,linkat,mkdir,mkdirat,rmdir,mknod,mknodat"
 )
 _LINE: Final = re.compile(r"\d+ +(\w+)\((.*)\) += (-?\d+)")
 _STARTED: Final = re.compile(r"(\d+) +(.*) <unfinished \.\.\.>$")
@@ -89,6 +89,10 @@ class _File:
         self.kept = bytes(self.data)
 
 
+class _Pipe(_File):
+    """One with a name, in which nothing is kept."""
+
+
 class _Folder:
     """Files and folders by name; `kept` are the names that are on the disk for sure."""
 
@@ -129,11 +133,11 @@ class Disk:
         self._leave(self._top, target, names, data)
 
     def _leave(self, folder: _Folder, target: Path, names: bool, data: bool) -> None:
-        target.mkdir()
+        target.mkdir(0o700)
         for name, what in (folder.names if names else folder.kept).items():
             if isinstance(what, _Folder):
                 self._leave(what, target / name, names, data)
-            else:
+            elif not isinstance(what, _Pipe):
                 (target / name).write_bytes(what.data if data else what.kept)
 
     # Names.
@@ -172,6 +176,8 @@ class Disk:
             assert "O_CREAT" in flags, f"{path} was made by somebody who is not traced"
             within.names[last] = _File()
         what = within.names[last]
+        if isinstance(what, _Pipe):
+            return False
         self._open[fd] = _Open(path, what, "O_APPEND" in flags)
         if "O_TRUNC" in flags and isinstance(what, _File) and what.data:
             what.data.clear()
@@ -198,6 +204,16 @@ class Disk:
 
     def _mkdir(self, done: int, name: Any, *mode: Any) -> bool:
         return self._mkdirat(done, "AT_FDCWD", name)
+
+    def _mknodat(self, _: int, folder: Any, name: Any, mode: Any, *device: Any) -> bool:
+        assert "S_IFIFO" in mode
+        found = self._find(folder, name)
+        if found is not None:
+            found[0].names[found[1]] = _Pipe()
+        return found is not None
+
+    def _mknod(self, done: int, name: Any, mode: Any, *device: Any) -> bool:
+        return self._mknodat(done, "AT_FDCWD", name, mode)
 
     def _renameat(self, _: int, folder: Any, name: Any, into: Any, new: Any, *flags: Any) -> bool:
         old, found = self._find(folder, name), self._find(into, new)

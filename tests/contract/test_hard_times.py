@@ -290,4 +290,3 @@ def test_broker_without_room_says_so_and_loses_nothing(kind: str, tmp_path: Path
         found.append(number)
     site.close()
     assert found == [*range(1, done + 1), done + 2] and not site.folder.rejected
-    assert site.folder.unfinished == []

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.seams import stores, transports
+from tests.seams import ledgers, stores, transports
 from wbengine.persistence import backends
 
 from . import disks
@@ -141,7 +141,7 @@ def test_flow_of_one_task_waits_for_the_disk_four_times(kind: str, tmp_path: Pat
     assert words[words.index(b"made]") : words.index(b"ran]")].count("sync") == 4
 
 
-# Brokers in folders: nothing is synced, but a process may be killed between any two calls.
+# Brokers in folders: a process may be killed between any two calls.
 
 SENDER = """
 import json, os, sys
@@ -208,3 +208,52 @@ def test_whenever_a_process_is_killed_messages_are_whole_and_none_is_lost(tmp_pa
         assert found in allowed, (number, call, said)
         seen.add(tuple(found))
     assert said == ("settled", 3) and len(seen) == 6
+
+
+CLAIMER = """
+import os, sys
+from tests.seams import ledgers
+
+told = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+ledger = ledgers.open_ledger(sys.argv[1])
+ledger.open_many([("a", 1), ("b", 1)])
+ledger.close()  # from here on they are on the disk
+for folder in (sys.argv[1][6:], os.path.dirname(sys.argv[1][6:])):
+    os.fsync(os.open(folder, os.O_RDONLY))
+ledger = ledgers.open_ledger(sys.argv[1])
+ledger.claim("a", 1, "w")
+os.write(told, b"claimed")
+ledger.finish("a", 1, "w", b"r")
+ledger.open("c", 1)
+os.write(told, b"done")
+"""
+
+
+def test_whatever_is_lost_that_was_not_synced_nothing_runs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was claimed cannot be claimed again, whatever is left of the folder."""
+    root = tmp_path / "root"
+    root.mkdir()
+    script = [sys.executable, "-c", CLAIMER, f"dir://{root}/a", str(tmp_path / "told")]
+    calls = disks.trace(script, tmp_path / "trace")
+    disk = disks.Disk(root)
+    said = False
+    seen = set()
+    ledgers.boot_again(monkeypatch)
+    for number, call in enumerate(calls):
+        changed = disk.do(call)
+        if call.name == "write" and call.arguments[1] == b"claimed":
+            said = changed = True
+        if not changed or not said:
+            continue
+        for names in (True, False):
+            for data in (True, False):
+                after = tmp_path / f"left-{number}-{names}-{data}"
+                disk.leave(after, names=names, data=data)
+                with contextlib.closing(ledgers.open_ledger(f"dir://{after}/a")) as ledger:
+                    verdict = ledger.claim("a", 1, "other").verdict
+                shutil.rmtree(after)
+                assert verdict != ledgers.GRANTED, (number, call, names, data)
+                seen.add(verdict)
+    assert seen >= {ledgers.HELD, ledgers.DONE}

@@ -260,7 +260,7 @@ def _inside(broker: Path, case: Case) -> set[str]:
     return {*found, *workers.reply_queues(broker)}
 
 
-_OF_DEAD_WORKERS = ("ledger/beats/", "holders/")
+_OF_DEAD_WORKERS = ("beat of ", "holder ", "connection ")
 
 
 def _left(broker: Path, case: Case, before: set[str]) -> list[str]:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from tests.crashing import children, tasks
-from tests.seams import ledgers
+from tests.seams import ledgers, transports
 from wbengine.engines.worker_based import worker
 
 TOPIC = "crash"
@@ -47,20 +47,13 @@ def stop(pid: int) -> int:
 
 
 def left_in(broker: Path, ended: bool = True) -> list[str]:
-    """What flows that came to their end must not leave: messages, claims, rows, beats, folders."""
-    # What was never finished stays in `temp`, until somebody opens the folder a minute later.
-    places = ["queues", "claims", "rejected"]
-    if ended:  # while a worker lives, it says so
-        places += ["holders"]
-    found = [path for place in places for path in (broker / place).rglob("*") if path.is_file()]
-    # `claims/<holder>/<queue>=` is no message: it is how a worker says that a queue is its own.
-    left = [str(path.relative_to(broker)) for path in found if ended or not path.name.endswith("=")]
-    return [*left, *(f"ledger/{what}" for what in ledgers.left(broker / "ledger", ended))]
+    """What flows that came to their end must not leave: messages, claims, rows, beats."""
+    return [*transports.Folder(broker).left(ended), *ledgers.left(broker, ended)]
 
 
 def reply_queues(broker: Path) -> list[str]:
     """The queues of executors, for replies: there are none when no engine runs."""
-    found = [path.name for path in (broker / "queues").glob("*")]
+    found = transports.Folder(broker).queues
     return [f"queue {name}" for name in found if not name.startswith(f"{TOPIC}.") and _IDS(name)]
 
 

@@ -263,7 +263,7 @@ def test_whoever_does_not_wait_for_what_runs_finds_it_again(tmp_path: Path) -> N
         running.join(60)
     assert tasks.runs(tmp_path) == ["execute-a", "execute-b"]
     assert again.storage.get_flow_state() == states.SUCCESS
-    assert not ledgers.rows(tmp_path / "broker/ledger")
+    assert not ledgers.rows(tmp_path / "broker")
 
 
 def test_what_was_taken_from_a_worker_while_it_ran_is_not_told_by_it(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.seams.transports import connection
 from wbengine import engines, exceptions, task
 from wbengine.engines.worker_based.ledger import open_ledger
 from wbengine.persistence import backends
-from wbengine.transports import filesystem
 
 
 @pytest.fixture(autouse=True)
@@ -58,34 +58,48 @@ def test_a_ledger_in_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
         assert set(modes(tmp_path).values()) == {0o600}
 
 
-FOLDERS = ("exchanges", "queues", "claims", "holders", "temp", "rejected", "spare")
+def connect(root: Path) -> None:
+    with connection(f"filesystem://{root}") as made:
+        made.broker.declare_queue("q")
+        made.broker.watch("q")
 
 
-@pytest.mark.parametrize("name", [*FOLDERS, "queues/q", "exchanges/x", "claims/c"])
+@pytest.mark.parametrize("name", ["holders", "bells"])
 def test_folders_of_a_broker_that_others_may_have_made_are_not_used(
     name: str, tmp_path: Path
 ) -> None:
-    """Of a folder that is named as of the one that is not, at any depth."""
+    """Of a folder that is named as of the one that is not."""
     root, path, other = tmp_path / "broker", tmp_path / "broker" / name, tmp_path / "other"
     os.mkdir(root, 0o755)  # as a user makes it
-    filesystem.Tree(str(root)).declare_queue("q")
-    path.mkdir(0o700, exist_ok=True)
-    filesystem.Tree(str(root))
+    connect(root)
     path.chmod(0o750)
     with pytest.raises(exceptions.TransportFailure, match=f"{name} is open to other users"):
-        filesystem.Tree(str(root))
+        connect(root)
     path.chmod(0o700)
     path.rename(other)
     path.symlink_to(other)
     with pytest.raises(exceptions.TransportFailure, match=f"{name} is a symlink"):
-        filesystem.Tree(str(root))
+        connect(root)
     path.unlink()
     other.rename(path)
-    filesystem.Tree(str(root))
+    connect(root)
     if os.geteuid() == 0:
         os.chown(path, 12345, -1)
         with pytest.raises(exceptions.TransportFailure, match=f"{name} belongs to user id 12345"):
-            filesystem.Tree(str(root))
+            connect(root)
+
+
+@pytest.mark.parametrize("kind", ["broker", "ledger"])
+def test_file_of_a_folder_is_for_its_owner_only_and_no_link(kind: str, tmp_path: Path) -> None:
+    root, file, other = tmp_path / "root", tmp_path / "root" / "wbengine.db", tmp_path / "other"
+    os.mkdir(root, 0o755)
+    with connection(f"filesystem://{root}") as made:
+        made.broker.declare_queue("q")
+        assert set(modes(root).values()) == {0o600} and len(modes(root)) >= 3
+    file.rename(other)
+    file.symlink_to(other)
+    with pytest.raises(exceptions.WbengineException, match="no file of this user"):
+        _ = connect(root) if kind == "broker" else open_ledger(f"dir://{root}")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o722, 0o1777])
@@ -97,9 +111,9 @@ def test_a_folder_that_others_may_write_to_is_not_used(
     root.mkdir()
     root.chmod(mode)
     with pytest.raises(exceptions.WbengineException, match="can be written by other users"):
-        _ = filesystem.Tree(str(root)) if kind == "broker" else open_ledger(f"dir://{root}")
+        _ = connect(root) if kind == "broker" else open_ledger(f"dir://{root}")
     root.chmod(0o755)
-    _ = filesystem.Tree(str(root)) if kind == "broker" else open_ledger(f"dir://{root}")
+    _ = connect(root) if kind == "broker" else open_ledger(f"dir://{root}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
@@ -107,7 +121,7 @@ def test_a_symlink_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
     mine, link = tmp_path / "mine", tmp_path / "link"
     mine.mkdir(0o700)
     link.symlink_to(mine)
-    filesystem.Tree(str(link))
+    connect(link)
     os.chown(link, 12345, -1, follow_symlinks=False)
     with pytest.raises(exceptions.TransportFailure, match="link is a symlink"):
-        filesystem.Tree(str(link))
+        connect(link)

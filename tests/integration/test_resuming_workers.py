@@ -6,7 +6,6 @@ Those that take long, or are much like others, are `slow` (tools/crash kills at 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.seams import ledgers
+from tests.seams import ledgers, transports
 from tests.support import resuming_tasks as tasks
 from tests.support import workers
 from tests.support.beside import running
@@ -37,12 +36,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """Where everything is; nothing of an engine is left there when a test is over."""
     yield tmp_path
     broker = tmp_path / "broker"
-    left = [path for path in broker.rglob("*") if path.is_file()]
-    places = ("queues", "claims", "rejected", "holders")
-    found = [str(path) for path in left if str(path.relative_to(broker)).startswith(places)]
-    assert not found and not ledgers.rows(broker / "ledger")
-    queues = [path.name for path in (broker / "queues").iterdir()]
-    assert all(name.startswith("t.") for name in queues), queues
+    seen = transports.Folder(broker)
+    assert not seen.left() and not ledgers.rows(broker)
+    assert all(name.startswith("t.") for name in seen.queues), seen.queues
 
 
 def worker(folder: Path, slots: int = 4, **options: Any) -> Any:
@@ -91,7 +87,7 @@ def was_asked(held: Any) -> bool:
 
 
 def done_rows(folder: Path) -> int:
-    return len(ledgers.rows(folder / "broker/ledger", "done"))
+    return len(ledgers.rows(folder / "broker", "done"))
 
 
 @pytest.mark.slow
@@ -201,12 +197,11 @@ def test_a_worker_that_rested_for_long_is_no_dead_one(folder: Path) -> None:
     with worker(folder) as held:
         url, store = f"filesystem://{folder / 'broker'}", {"folder": str(folder)}
         engines.run(tasks.wide(), store=store, engine="worker-based", url=url)
-        beat = folder / "broker/ledger/beats" / held.identity
-        os.utime(beat, (0, 0))
+        ledgers.beaten(folder / "broker", held.identity, 3600)
         held._beats.due -= 3600
         (folder / "runs").unlink()
         killed("gated", folder, lambda: tasks.runs(folder) == ["execute-a"])
-        assert beat.stat().st_mtime > 0
+        assert ledgers.silence(folder / "broker", held.identity) < 600
         opened(folder)
         tasks.engine_of("gated", folder).run()
         assert tasks.runs(folder) == ["execute-a", "execute-b"]
@@ -228,7 +223,6 @@ class Hindrance(outgoing.DeliveryHooks):
 def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Path) -> None:
     """Nothing runs on it any more, and the row is still its own."""
     hindrance = Hindrance()
-    beat = folder / "broker/ledger/beats"
     with worker(folder) as held, running(tasks.engine_of("gated", folder), hindrance.let):
         workers.until(lambda: tasks.runs(folder) == ["execute-a"])
         hindering = outgoing.OutgoingMessage(env.Envelope(pr.NOTIFY, {}), hindrance)
@@ -237,10 +231,10 @@ def test_a_worker_that_cannot_tell_what_came_of_a_task_is_no_dead_one(folder: Pa
         opened(folder)
         workers.until(lambda: not held._server.running)
         assert not done_rows(folder)
-        os.utime(beat / held.identity, (0, 0))
+        ledgers.beaten(folder / "broker", held.identity, 3600)
         held._beats.due = 0.0
         held._beat(time.monotonic())
-        assert (beat / held.identity).stat().st_mtime > 0
+        assert ledgers.silence(folder / "broker", held.identity) < 600
     assert tasks.runs(folder) == ["execute-a", "execute-b"]
 
 

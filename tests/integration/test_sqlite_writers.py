@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import MARGIN, until
-from wbengine import _crash, exceptions
-from wbengine._sql import mounts
+from wbengine import _crash, _sqlite_files, exceptions
 from wbengine.persistence import backends, base, leases, models
 
 #: Holds the write lock, says so, and waits to be told to go on.
@@ -268,8 +267,8 @@ def test_file_on_a_network_file_system_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file system of this host stands for one of another host."""
-    kind = mounts.kind_of(str(path), Path("/proc/self/mounts").read_text())
-    monkeypatch.setattr(mounts, "NETWORK", frozenset({kind}))
+    kind = _sqlite_files.kind_of(str(path), Path("/proc/self/mounts").read_text())
+    monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
     connection = backends.fetch(f"sqlite:///{path}").get_connection()
     for _ in range(2):
         with pytest.raises(exceptions.StorageFailure, match=f"network file system \\({kind}\\)"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
 import shutil
 import threading
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.seams import ledgers
+from tests.seams.transports import Folder
 from tests.support import sample_tasks as tasks
 from tests.support.workers import interrupted, until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, task, transports
@@ -380,14 +379,14 @@ def test_a_full_disk_delays_answers_but_loses_none(
 
     def full(*_: Any) -> int:
         refused.append(1)
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise exceptions.TransportFailure("No space left on device")
 
     with worker(url):
         running = threading.Thread(target=loaded.run)
         running.start()
         until(started.exists)
         with monkeypatch.context() as patch:
-            patch.setattr("wbengine.transports._files.Spares._write", full)
+            patch.setattr("wbengine.transports._folder.Folder.write_through", full)
             release.touch()
             until(lambda: len(refused) > 5)
             assert running.is_alive()
@@ -401,9 +400,7 @@ def test_queues_and_bindings_that_were_taken_away_come_back(
     monkeypatch.setattr(receivers, "DECLARE_PERIOD", 0.1)
     broker = tmp_path / "broker"
     with worker(f"filesystem://{broker}"):
-        for name in ("exchanges", "queues"):  # at once: the worker makes them again
-            shutil.rmtree((broker / name).rename(tmp_path / name))
-        (broker / "exchanges").mkdir(exist_ok=True)
+        shutil.rmtree(broker.rename(tmp_path / "away"))
         loaded = run(linear_flow.Flow("f").add(tasks.Nothing()), f"filesystem://{broker}")
     assert loaded.storage.get_flow_state() == "SUCCESS"
 
@@ -434,20 +431,17 @@ def test_task_dropped_by_external_pool_fails(url: str) -> None:
         release.set()
 
 
-def test_hostile_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
+def test_hostile_messages_in_the_folder_are_ignored(tmp_path: Path) -> None:
     url = f"filesystem://{tmp_path / 'broker'}"
+    folder = Folder(tmp_path / "broker")
     with worker(url) as made:
-        [queue] = [p for p in (tmp_path / "broker" / "queues").iterdir() if p.name[:2] == "t."]
-        for place in (queue, queue.parent / made.identity):
-            (place / "0-torn").write_bytes(b'{"type": "REQ')
-            (place / "0-empty").touch()
-            (place / "0-binary").write_bytes(bytes(range(256)))
-            (place / "0-link").symlink_to("/etc/passwd")
-            (place / "0-folder").mkdir()
-            os.mkfifo(place / "0-pipe")
+        [queue] = [name for name in folder.queues if name[:2] == "t."]
+        for data in (b'{"type": "REQ', b"", bytes(range(256))):
+            folder.put(queue, data)
+            folder.put(made.identity, data)
         loaded = run(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
         assert loaded.storage.fetch("sum") == 3
-        until(lambda: {p.name for p in queue.iterdir()} <= {"0-folder"})
+        until(lambda: len(folder.rejected) == 6)
 
 
 @pytest.mark.parametrize(
@@ -489,8 +483,5 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     flow = unordered_flow.Flow("wide").add(*(tasks.Nothing(name=f"n{i}") for i in range(100)))
     with worker(url):
         run(flow, url)
-    left = [p for p in (tmp_path / "broker").rglob("*") if p.is_file()]
-    # Recycled files, bindings of queues that stay, and what was done to rows.
-    kept = {"spare", "exchanges", "journal"}
-    assert [p for p in left if not kept & set(p.parts) and p.name not in ("swept", "id")] == []
-    assert ledgers.rows(tmp_path / "broker/ledger") == []
+    assert Folder(tmp_path / "broker").left() == []
+    assert ledgers.rows(tmp_path / "broker") == []

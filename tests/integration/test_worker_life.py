@@ -254,8 +254,8 @@ def _make_late(made: workers.Worker) -> None:
     ledger.claim = claim_late
     claims: Any = made._proxy.target.options.get("claims")
     if claims is not None:  # where taking claims
-        take = claims.take
-        claims.take = lambda labelled, began: take(labelled, -math.inf)
+        tell = claims.tell
+        claims.tell = lambda taken, began, *row: tell(taken, -math.inf, *row)
 
 
 def _quietly(call: Any) -> None:

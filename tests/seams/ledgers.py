@@ -7,15 +7,17 @@ What a ledger does is said by its contract, `Ledger`; `open_ledger` is public.
 from __future__ import annotations
 
 import contextlib
-import os
+import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from wbengine import _clock
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, memory
-from wbengine.transports import resolve
+from wbengine.transports import _folder, resolve
 
 __all__ = [
     "DATABASES",
@@ -36,7 +38,8 @@ __all__ = [
     "Ledger",
     "Page",
     "Row",
-    "drop_half",
+    "beaten",
+    "boot_again",
     "grow_older",
     "in_memory",
     "kept",
@@ -47,6 +50,7 @@ __all__ = [
     "place",
     "preloaded",
     "rows",
+    "silence",
 ]
 
 DATABASES: Final = ("sqlite", "mysql", "postgresql")
@@ -132,30 +136,22 @@ def grow_older(place: str, seconds: float) -> None:
         for moments in (ledger._changed, ledger._beats):
             moments.update({name: moment - seconds for name, moment in moments.items()})
     elif kind == "dir":
-        _older_folder(Path(place.removeprefix("dir://")), seconds)
+        _folder_write(
+            Path(place.removeprefix("dir://")),
+            f"UPDATE request SET changed = changed - {seconds}",
+            f"UPDATE beat SET at = at - {seconds}",
+        )
     elif kind == "redis":
         _older_redis(place, seconds)
     else:
         _older_database(place, seconds, MOMENTS)
 
 
-def _older_folder(folder: Path, seconds: float) -> None:
-    for beat in (folder / "beats").iterdir():
-        then = beat.stat().st_mtime - seconds
-        os.utime(beat, (then, then))
-    journal = max((folder / "journal").iterdir())
-    lines = []
-    now = 0
-    with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
-        for row in ledger.list_rows(base.MOST_LISTED).rows:
-            now = now or int(folder.stat().st_mtime)
-            result = (ledger.state(row.id) or Row(row.id, 0, "open")).result
-            then = now - int(row.age + seconds)
-            size = -1 if result is None else len(result)
-            head = f"S {row.id} {row.epoch} {row.state[0]} {row.holder or '-'} {then} - {size} "
-            lines.append(head.encode() + (result or b"") + b";\n")
-    with journal.open("ab") as file:
-        file.write(b"".join(lines))
+def _folder_write(folder: Path, *statements: str) -> None:
+    """What only a test does to a ledger in a folder."""
+    with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def _older_redis(place: str, seconds: float) -> None:
@@ -187,9 +183,9 @@ def made_last_sweep_due(place: str) -> None:
     """Whoever opens the ledger next looks what is stale: the last look was long ago."""
     kind, long = place.partition(":")[0], 2 * base.SWEEP_EVERY
     if kind == "dir":
-        marker = Path(place.removeprefix("dir://")) / "swept"
-        then = marker.stat().st_mtime - long
-        os.utime(marker, (then, then))
+        _folder_write(
+            Path(place.removeprefix("dir://")), f"UPDATE about SET rows_swept = rows_swept - {long}"
+        )
     elif kind == "redis":
         import redis
 
@@ -203,16 +199,9 @@ def made_last_sweep_due(place: str) -> None:
 # What is left in a folder.
 
 
-def drop_half(place: str, id: str) -> None:
-    """Drop a row of a ledger in a folder, as a process does that is killed in the middle."""
-    journal = max((Path(place.removeprefix("dir://")) / "journal").iterdir())
-    with journal.open("ab") as file:
-        file.write(f"D {id};\n".encode())
-
-
 def rows(folder: Path, state: str | None = None) -> list[str]:
-    """The ids of the rows in a folder (in one state), and of those not dropped to the end."""
-    if not folder.is_dir():
+    """The ids of the rows in a folder (in one state)."""
+    if not (folder / "wbengine.db").exists():
         return []
     with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
         found = sorted(ledger.ids())
@@ -222,9 +211,31 @@ def rows(folder: Path, state: str | None = None) -> list[str]:
         return [row.id for row in known if row is not None and row.state == state]
 
 
+def boot_again(patch: pytest.MonkeyPatch) -> None:
+    """From now on it is as if the host had been booted since folders were used."""
+    patch.setattr(_folder, "_boot", lambda: "another")
+
+
+def beaten(folder: Path, holder: str, ago: float) -> None:
+    """The last beat of a holder in a folder was so long ago."""
+    _folder_write(folder, f"UPDATE beat SET at = at - {ago} WHERE holder = '{holder}'")
+
+
+def silence(folder: Path, holder: str) -> float:
+    """Seconds since the last beat of a holder in a folder."""
+    with contextlib.closing(ledgers.open_ledger(f"dir://{folder}", result_ttl=None)) as ledger:
+        found = ledger.silence(holder)
+        assert found is not None
+        return found
+
+
+_BEATS: Final = "SELECT holder FROM beat"
+
+
 def left(folder: Path, beats: bool = True) -> list[str]:
     """What flows that came to their end must not leave: rows, and beats of workers that ended."""
     found = [f"row of {id}" for id in rows(folder)]
     if beats:
-        found += [f"beats/{path.name}" for path in (folder / "beats").glob("*")]
+        with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection:
+            found += [f"beat of {holder}" for (holder,) in connection.execute(_BEATS)]
     return found

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -376,49 +377,49 @@ def long_turns() -> Iterator[None]:
 
 
 class Folder:
-    """A folder that is a broker, as one sees it who looks into it."""
+    """A folder that is a broker, as one sees it who looks into its file."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def _ask(self, statement: str, *values: Any) -> list[Any]:
+        if not (self._root / "wbengine.db").exists():
+            return []
+        opened = sqlite3.connect(self._root / "wbengine.db", 30)
+        with contextlib.closing(opened) as connection, connection:
+            return connection.execute(statement, values).fetchall()
+
     @property
-    def queues(self) -> Path:
-        """Where queues are."""
-        return self._root / "queues"
+    def queues(self) -> list[str]:
+        """Its queues."""
+        return [name for (name,) in self._ask("SELECT name FROM queue ORDER BY name")]
 
-    def queue(self, name: str) -> Path:
-        """Where the messages of a queue are."""
-        return self.queues / name
+    def messages(self, queue: str) -> list[bytes]:
+        """What is in a queue, or was taken out and is not settled, in its order."""
+        found = self._ask("SELECT data FROM message WHERE queue = ? ORDER BY place, n", queue)
+        return [data for (data,) in found]
 
-    def message(self, queue: str, number: int = 0) -> Path:
-        """Where a message would be that was put there `number` nanoseconds from now."""
-        return self.queue(queue) / f"9{time.time_ns() + number:020d}.0123456789ab"
+    def put(self, queue: str, data: bytes) -> None:
+        """Put bytes into a queue past all that would refuse them."""
+        self._ask(
+            "INSERT INTO message(queue, place, at, data) VALUES (?, 9, ?, ?)",
+            queue, time.monotonic(), data,
+        )  # fmt: skip
 
     def leave_unused(self, seconds: float) -> None:
         """Nobody used its queues for so long; who opens it next looks which of them are stale."""
-        times = [(path, seconds) for path in self.queues.iterdir()]
-        for path, age in [*times, (self._root / "swept", 2 * 3600.0)]:
-            then = path.stat().st_mtime - age
-            os.utime(path, (then, then))
+        self._ask("UPDATE queue SET used = used - ?", seconds)
+        self._ask("UPDATE message SET at = at - ?", seconds)
+        self._ask("UPDATE about SET queues_swept = queues_swept - 7200")
+
+    def boot(self) -> None:
+        """The host was booted since it was used last."""
+        self._ask("UPDATE about SET boot = 'another'")
 
     @property
     def rejected(self) -> list[Path]:
         """What was put aside, as nobody could read it."""
-        return sorted((self._root / "rejected").iterdir())
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Messages that are being written."""
-        return os.listdir(self._root / "temp")
-
-    @property
-    def spares(self) -> Path:
-        """Where files are that will be messages again."""
-        return self._root / "spare"
-
-    @property
-    def files_at_hand(self) -> list[Path]:
-        return [path for name in ("spare", "temp") for path in (self._root / name).iterdir()]
+        return sorted((self._root / "rejected").glob("*"))
 
     @property
     def holders(self) -> list[str]:
@@ -426,6 +427,15 @@ class Folder:
         return os.listdir(self._root / "holders")
 
     @property
-    def claims(self) -> list[str]:
-        """Those of whom there is something that they hold, or held."""
-        return os.listdir(self._root / "claims")
+    def claims(self) -> list[int]:
+        """Those of whom there may be something that they hold."""
+        return [base for (base,) in self._ask("SELECT base FROM connection")]
+
+    def left(self, ended: bool = True) -> list[str]:
+        """What flows that came to their end must not leave; `ended`: nor workers that did."""
+        found = [f"message in {queue}" for (queue,) in self._ask("SELECT queue FROM message")]
+        found += [str(path) for path in self.rejected]
+        if ended:
+            found += [f"connection {base}" for base in self.claims]
+            found += [f"holder {path.name}" for path in (self._root / "holders").glob("*")]
+        return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.seams.ledgers import beaten
+from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
@@ -27,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(root: Path) -> Iterator[directory.DirectoryLedger]:
-    made = directory.DirectoryLedger(f"{root}/ledger")
+    made = directory.DirectoryLedger(str(root))
     yield made
     made.close()
 
@@ -38,7 +37,7 @@ def opened(root: Path, ledger: directory.DirectoryLedger) -> Iterator[Opened]:
     made: list[filesystem.FileBroker] = []
 
     def make(holder: str = "", **options: Any) -> filesystem.FileBroker:
-        claims = directory.Claims(ledger, holder) if holder else None
+        claims = directory.Claims(ledger.digest, holder) if holder else None
         store = filesystem.FileBroker(str(root), str(root), None, claims=claims, **options)
         made.append(store)
         for queue in ("q", "answers"):
@@ -73,11 +72,7 @@ def answer(taken: Taken, id: str) -> tuple[Any, Taken, Any]:
 
 
 def waiting(root: Path, queue: str = "answers") -> list[bytes]:
-    return [file.read_bytes() for file in sorted((root / "queues" / queue).iterdir())]
-
-
-def held(root: Path) -> list[str]:
-    return [n for folder in (root / "claims").iterdir() for n in os.listdir(folder)]
+    return Folder(root).messages(queue)
 
 
 def verdicts(found: list[Taken]) -> list[str | None]:
@@ -95,7 +90,6 @@ def test_what_is_taken_together_is_claimed_together(
     put(worker, ledger, *"abcde")
     put(worker, ledger, "a", digest="another")
     put_raw(worker, b"plain")
-    before = len(os.listdir(ledger._root + "/journal"))
     found = take(worker)
     assert [taken.data for taken in found] == [
         b"a?", b"b?", b"c?", b"d?", b"e?", b"a?", b"plain",
@@ -104,17 +98,16 @@ def test_what_is_taken_together_is_claimed_together(
     assert found[2].claim.holder == "other" and found[3].claim.result == b"x" * 5000
     assert all(taken.at is not None for taken in found if taken.claim)
     assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
-    assert ledger.silence("w") is not None and before == 1
+    assert ledger.silence("w") is not None
 
 
 def test_whoever_claims_after_a_long_rest_says_that_he_lives(
-    opened: Opened, ledger: directory.DirectoryLedger
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     worker = opened("w")
     ledger.open("a", 1)
     ledger.renew("w")
-    then = time.time() - 100
-    os.utime(f"{ledger._beats}/w", (then, then))
+    beaten(root, "w", 100)
     put(worker, ledger, "a")
     assert take(worker)[0].claim.granted
     silence = ledger.silence("w")
@@ -173,38 +166,6 @@ def test_a_copy_that_is_given_back_leaves_the_row_to_whoever_runs_it(
     assert ledger.state("a") == base.Row("a", 1, "claimed", "w")
 
 
-def test_what_cannot_be_claimed_yet_is_delivered_without_a_claim(
-    opened: Opened,
-    ledger: directory.DirectoryLedger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    worker = opened("w")
-    put(worker, ledger, "a")
-
-    def fail(*args: Any) -> Any:
-        raise exceptions.LedgerFailure("away")
-
-    monkeypatch.setattr(ledger, "claim_many", fail)
-    assert verdicts(take(worker)) == [None]
-    assert "cannot be claimed yet: away" in caplog.text
-
-
-def test_a_row_that_cannot_be_read_is_no_harm_to_others(
-    opened: Opened, root: Path, ledger: directory.DirectoryLedger
-) -> None:
-    worker = opened("w")
-    ledger.open_many([("a", 1), ("b", 1), ("c", 1)])
-    ledger.claim("b", 1, "other")
-    ledger.finish("b", 1, "other", b"x" * 5000)
-    for file in (root / "ledger" / "results").iterdir():
-        file.unlink()
-    put(worker, ledger, *"abc")
-    assert verdicts(take(worker)) == ["GRANTED", None, "GRANTED"]
-    with pytest.raises(exceptions.LedgerFailure, match="is lost"):
-        ledger.claim("b", 1, "w")
-
-
 def test_an_end_is_stored_answered_and_acknowledged(
     opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
@@ -216,7 +177,7 @@ def test_an_end_is_stored_answered_and_acknowledged(
     ledger.drop("c")
     counts, _ = writer.end_many([answer(t, id) for t, id in zip(found, "abcd", strict=True)])
     assert list(counts) == [1, -1, 1, 1]
-    assert waiting(root) == [b"a!", b"c!", b"d!"] and held(root) == []
+    assert waiting(root) == [b"a!", b"c!", b"d!"]
     assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
     assert ledger.state("b") == base.Row("b", 2, "open") and ledger.state("c") is None
     for taken in found:  # the connection is closed before it is told
@@ -225,78 +186,59 @@ def test_an_end_is_stored_answered_and_acknowledged(
     assert waiting(root, "q") == []
 
 
-def test_an_end_that_failed_half_way_goes_on_where_it_failed(
+def test_an_end_that_failed_is_done_whole_another_time(
     opened: Opened,
     root: Path,
     ledger: directory.DirectoryLedger,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """All of it, or nothing: neither a result without its answer, nor the other way round."""
     worker = opened("w")
     ledger.open_many([(id, 1) for id in "abc"])
     put(worker, ledger, *"abc")
-    ended = [answer(taken, id) for taken, id in zip(take(worker), "abc", strict=True)]
-    with monkeypatch.context() as patch:
-        good = worker._out.put
-
-        def full(queue: str, priority: int, data: bytes) -> bool:
-            if data == b"b!":
-                raise exceptions.TransportFailure("no space")
-            return good(queue, priority, data)
-
-        patch.setattr(worker._out, "put", full)
-        with pytest.raises(exceptions.TransportFailure):
-            worker.end_many(ended)
-    assert waiting(root) == [b"a!"] and len(held(root)) == 2
-    with caplog.at_level(logging.WARNING):
-        assert list(worker.end_many(ended)[0]) == [1, 1, 1]
-    assert waiting(root) == [b"a!", b"b!", b"c!"] and held(root) == []
-    assert not caplog.text
+    found = take(worker)
+    ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
+    ended[2] = (*ended[2][:2], ("", "answers", 0, None))  # no data: it cannot be written
+    monkeypatch.setattr(_envelope, "split", lambda data: (b"", data))
+    monkeypatch.setattr(filesystem, "_portions", lambda items, laid_out: [items])
+    with pytest.raises(exceptions.TransportFailure):
+        worker.end_many(ended)
+    assert waiting(root) == [] and len(waiting(root, "q")) == 3
+    assert {row.state for row in ledger.list_rows().rows} == {"claimed"}
+    ended[2] = answer(found[2], "c")
+    assert list(worker.end_many(ended)[0]) == [1, 1, 1]
+    assert waiting(root) == [b"a!", b"b!", b"c!"] and waiting(root, "q") == []
 
 
-def test_an_end_whose_row_cannot_be_written_is_answered_all_the_same(
-    opened: Opened,
-    root: Path,
-    ledger: directory.DirectoryLedger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    worker = opened("w")
-    ledger.open("a", 1)
-    put(worker, ledger, "a")
-    (taken,) = take(worker)
-
-    def fail(*args: Any) -> Any:
-        return [exceptions.LedgerFailure("full")]
-
-    monkeypatch.setattr(ledger, "finish_many", fail)
-    assert list(worker.end_many([answer(taken, "a")])[0]) == [1]
-    assert waiting(root) == [b"a!"] and "cannot be stored: full" in caplog.text
-
-
-def test_whoever_dies_before_the_answer_leaves_a_request_that_is_done(
-    opened: Opened,
-    root: Path,
-    ledger: directory.DirectoryLedger,
-    monkeypatch: pytest.MonkeyPatch,
+def test_whoever_dies_before_its_end_is_told_of_leaves_nothing_to_be_done_twice(
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
 ) -> None:
     dying, other = opened("dying"), opened("other")
-    ledger.open("a", 1)
-    put(dying, ledger, "a")
-    (taken,) = take(dying)
-
-    def die(*args: Any) -> Any:
-        raise SystemExit
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dying._out, "put", die)
-        with pytest.raises(SystemExit):
-            dying.end_many([answer(taken, "a")])
+    ledger.open_many([("a", 1), ("b", 1)])
+    put(dying, ledger, "a", "b")
+    first, _ = take(dying)
+    dying.end_many([answer(first, "a")])
     assert dying._holder is not None
     dying._holder.abandon()
     other._sweep_dead()
     (again,) = take(other)
-    assert again.again and again.claim == base.Claim("DONE", 1, b"a!")
+    assert again.again and again.claim == base.Claim("HELD", 1, None, "dying")
+    assert ledger.state("a") == base.Row("a", 1, "done", None, b"a!")
+
+
+def test_queue_that_is_bound_late_gets_the_answer(
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+) -> None:
+    """By another connection, after who answers had looked where answers go."""
+    worker, engine = opened("w"), opened()
+    ledger.open_many([("a", 1), ("b", 1)])
+    put(worker, ledger, "a", "b")
+    first, second = take(worker)
+    worker.end_many([answer(first, "a")])
+    engine.declare_queue("late")
+    engine.bind("ex", "k", "late")
+    counts, _ = worker.end_many([(("b", 1, b"b!"), second, ("ex", "k", 0, b"b!"))])
+    assert list(counts) == [1] and waiting(root, "late") == [b"b!"]
 
 
 def test_only_folders_claim_for_a_ledger_in_a_folder(
@@ -322,8 +264,7 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
         put_raw(store, data, "mine")
 
     def found() -> list[tuple[bytes, bool, Taken]]:
-        for view in store._arrivals.views.values():
-            view.listed = float("-inf")  # as after an overflow
+        store._look_at = 0.0
         store.refresh()
         return [(t.data, t.again, t) for _, t in store.take_many([(9, ["mine"])])]
 
@@ -337,7 +278,7 @@ def test_what_is_held_of_an_own_queue_is_delivered_once(
     assert [one[:2] for one in again] == [(b"b", True), (b"c", False)]
     store.discard(again[0][2], "it is damaged")
     assert store.settle_many([again[1][2]])
-    assert found() == [] and waiting(root, "mine") == [] and not store._held
+    assert found() == [] and waiting(root, "mine") == [] and not store._read
 
 
 def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
@@ -349,7 +290,7 @@ def test_what_goes_back_to_an_own_queue_is_told_of(opened: Opened) -> None:
     store.refresh()
     for delivered in (False, True, True):
         ((_, taken),) = store.take_many([(1, ["mine"])])
-        store._arrivals.views["mine"].listed = float("inf")
+        store._look_at = float("inf")
         store.give_back(taken, delivered=delivered)
         store.refresh()
     assert store.take_many([(1, ["mine"])])

@@ -1,32 +1,47 @@
-"""What only the filesystem transport does: sweeping, recycling, counting."""
+"""What only the filesystem transport does: who died, what is stale, bells, its one file."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
 import signal
+import sqlite3
+import stat
 import subprocess
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.seams.transports import body, connection
+from tests.crashing.filling import small_disk
+from tests.seams import ledgers
+from tests.seams.transports import Folder, body, connection
 from tests.support import fresh
 from tests.support.workers import until
 from tests.unit import descriptors
-from wbengine.transports import _arrivals, _files, filesystem
+from wbengine import _sqlite_files, exceptions
+from wbengine.transports import _folder, filesystem
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
 @pytest.fixture
-def connect(root):
+def folder(root: Path) -> Folder:
+    return Folder(root)
+
+
+@pytest.fixture
+def connect(root: Path) -> Iterator[Callable[..., Any]]:
     opened = []
 
-    def make(**options):
+    def make(**options: Any) -> Any:
         made = connection(f"filesystem://{root}", **options)
         opened.append(made)
         made.connect()
@@ -37,197 +52,58 @@ def connect(root):
         each.release()
 
 
-def _old(path, seconds):
-    then = time.time() - seconds
-    os.utime(path, (then, then))
-
-
-def _declare(connection):
+def declare(connection: Any, queue: str = "q") -> Any:
     channel = connection.channel()
-    channel.exchange_declare(exchange="ex", type="topic")
-    channel.queue_declare(queue="q")
-    channel.queue_bind("q", "ex", "k")
+    channel.queue_declare(queue=queue)
+    channel.queue_bind(queue, "ex", "k")
     return channel
 
 
-def _publish(channel, sent):
-    return channel.publish(sent)
-
-
-def test_closing_leaves_no_trace(root, connect):
+def test_closing_leaves_no_trace(connect: Any, root: Path, folder: Folder) -> None:
     connection = connect()
-    channel = _declare(connection)
-    _publish(channel, 1)
+    channel = declare(connection)
+    channel.publish(1)
     channel.basic_get("q").ack()
-    assert len(os.listdir(root / "holders")) == 1
+    assert len(folder.holders) == len(folder.claims) == 1
     connection.release()
-    assert os.listdir(root / "holders") == os.listdir(root / "claims") == []
-    assert os.listdir(root / "temp") == []
-    assert len(os.listdir(root / "spare")) == 1
+    assert folder.holders == folder.claims == folder.messages("q") == []
+    assert sorted(os.listdir(root)) == ["bells", "holders", "wbengine.db"]
 
 
-def test_files_are_recycled(root, connect):
-    channel = _declare(connect())
-    inodes = set()
-    for number in range(50):
-        _publish(channel, number)
-        (name,) = os.listdir(root / "queues" / "q")
-        inodes.add(os.stat(root / "queues" / "q" / name).st_ino)
-        channel.basic_get("q").ack()
-    assert len(inodes) == 1
+def test_only_the_user_may_read_the_folder(connect: Any, root: Path) -> None:
+    channel = declare(connect())
+    channel.publish(1)
+    channel.basic_get("q")
+    for path in (root, *root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def test_spares_are_bounded(tmp_path, monkeypatch):
-    for name in ("spare", "temp", "out"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(_files, "_OWN", 30)
-    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"), keep=20)
-    for number in range(200):
-        spares.place(b"x", f"{tmp_path}/out/{number}")
-    for number in range(200):
-        spares.give(f"{tmp_path}/out/{number}", 1)
-    assert 0 < len(os.listdir(tmp_path / "spare")) <= 20
-    assert len(os.listdir(tmp_path / "temp")) == 30
-    assert os.listdir(tmp_path / "out") == []
-
-
-def test_spares_at_hand_may_be_swept(tmp_path):
-    for name in ("spare", "temp", "out"):
-        (tmp_path / name).mkdir()
-    spares = _files.Spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
-    for number in range(3):
-        spares.place(b"old", f"{tmp_path}/out/{number}")
-    for number in range(3):
-        spares.give(f"{tmp_path}/out/{number}", 3)
-    _files.sweep_temp(str(tmp_path / "temp"), age=0)
-    assert os.listdir(tmp_path / "temp") == []
-    spares.place(b"new", f"{tmp_path}/out/x")
-    assert (tmp_path / "out" / "x").read_bytes() == b"new"
-
-
-def test_a_forked_child_has_no_spares_at_hand(tmp_path):
-    for name in ("spare", "temp", "out"):
-        (tmp_path / name).mkdir()
-    spares = _files.spares(str(tmp_path / "spare"), str(tmp_path / "temp"))
-    spares.place(b"1", f"{tmp_path}/out/1")
-    spares.give(f"{tmp_path}/out/1", 1)
-    (at_hand,) = os.listdir(tmp_path / "temp")
-    child = os.fork()
-    if not child:
-        spares.place(b"child", f"{tmp_path}/out/child")
-        os._exit(os.listdir(tmp_path / "temp") != [at_hand])
-    assert os.waitpid(child, 0)[1] == 0
-    spares.place(b"parent", f"{tmp_path}/out/parent")
-    assert os.listdir(tmp_path / "temp") == []
-    assert (tmp_path / "out" / "child").read_bytes() == b"child"
-    spares.release()
-
-
-def test_bindings_are_read_only_when_they_changed(root, connect, monkeypatch):
-    channel = _declare(connect())
-    tree = channel.broker._out
-    until(lambda: tree._bindings_of("ex").settled)
-    listed = []
-    listdir = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
-    for number in range(20):
-        assert _publish(channel, number)
-    assert [path for path in listed if "exchanges" in path] == []
-
-
-def test_a_binding_made_within_one_tick_of_the_clock_is_seen(root, connect):
-    channel = _declare(connect())
-    folder = root / "exchanges" / "ex"
-    channel.queue_declare(queue="r")
-    assert channel.broker._out.route("ex", "late") == ()
-    before = os.stat(folder).st_mtime_ns
-    channel.queue_bind("r", "ex", "late")
-    os.utime(folder, ns=(before, before))
-    assert channel.broker._out.route("ex", "late") == ("r",)
-
-
-def test_unused_queues_expire(root, connect):
+def test_unused_queues_expire(connect: Any, folder: Folder) -> None:
     first = connect()
-    channel = _declare(first)
+    channel = declare(first)
     channel.queue_declare(queue="used")
-    _publish(channel, 1)
     first.release()
-    week = filesystem.STALE_AFTER + 60
-    _old(root / "queues" / "q", week)
-    _old(root / "queues" / "used", week - 3600)
-    connect()  # swept less than an hour ago
-    assert sorted(os.listdir(root / "queues")) == ["q", "used"]
-    _old(root / "swept", 3700)
-    channel = connect().channel()
-    assert os.listdir(root / "queues") == ["used"]
-    assert list(channel.broker.bindings()) == []
+    folder.leave_unused(filesystem.STALE_AFTER - 60)
+    connect().release()
+    assert folder.queues == ["q", "used"]
+    folder.leave_unused(120)
+    later = connect()
+    assert folder.queues == [] and list(later.broker.bindings()) == []
 
 
-def test_a_jump_of_the_clock_is_no_reason_to_remove_queues(root, connect):
-    _declare(connect())
-    _old(root / "queues" / "q", filesystem.STALE_AFTER + 60)
-    _old(root / "swept", filesystem.STALE_AFTER + 60)
-    connect()
-    assert os.listdir(root / "queues") == ["q"]
-    _old(root / "swept", -3600)
-    connect()
-    assert os.listdir(root / "queues") == ["q"]
-    _old(root / "swept", 3700)
-    connect()
-    assert os.listdir(root / "queues") == []
-
-
-def test_a_consumer_keeps_its_queue_fresh(root, connect):
+def test_queue_is_used_by_its_consumer_and_by_what_comes(connect: Any, folder: Folder) -> None:
     connection = connect()
-    channel = _declare(connection)
+    channel = declare(connection)
+    for queue in ("filled", "empty"):
+        declare(connection, queue)
+    folder.leave_unused(filesystem.STALE_AFTER + 60)
+    channel.broker.publish_many([("", "filled", 0, b"x")])
+    next(channel.broker.publish_many([("", "filled", 0, b"x")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
-    _old(root / "queues" / "q", filesystem.STALE_AFTER)
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
-    assert time.time() - os.stat(root / "queues" / "q").st_mtime < 60
-
-
-def test_stale_private_files_are_swept(root, tmp_path):
-    (root / "temp").mkdir(parents=True)
-    (root / "temp" / "left").write_text("x")
-    _files.sweep_temp(str(root / "temp"), age=3600)
-    assert os.listdir(root / "temp") == ["left"]
-    _files.sweep_temp(str(root / "temp"), age=0)
-    assert os.listdir(root / "temp") == []
-
-
-def test_swept_private_file_is_written_again(root, connect, monkeypatch):
-    """A publisher that was frozen so long that its private file was taken away."""
-    channel = _declare(connect())
-    rename = os.rename
-    lost = []
-
-    def lose_once(source, target):
-        if "/queues/q/" in target and not lost:
-            lost.append(source)
-            os.unlink(source)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", lose_once)
-    assert _publish(channel, "again")
-    assert lost
-    assert body(channel.basic_get("q")) == "again"
-
-
-def test_orphaned_claims_without_holder_come_back(root, connect):
-    channel = _declare(connect())
-    _publish(channel, 1)
-    (name,) = os.listdir(root / "queues" / "q")
-    (root / "claims" / "gone").mkdir(0o700)
-    os.rename(root / "queues" / "q" / name, root / "claims" / "gone" / f"q={name}")
-    connect()  # perhaps somebody is just about to become a holder
-    assert channel.basic_get("q") is None
-    for planted in ("=", "..=", "q"):
-        (root / "claims" / "gone" / planted).touch()
-    _old(root / "claims" / "gone", 120)
     connect()
-    assert os.listdir(root / "queues") == ["q"]
-    assert channel.basic_get("q").delivery_info["redelivered"] is True
+    assert folder.queues == ["filled", "q"]
 
 
 OWNER = """
@@ -241,42 +117,56 @@ signal.pause()
 """
 
 
-def test_the_own_queue_of_a_process_goes_when_it_dies(root, connect):
-    watching = _declare(connect())
-    watching.basic_consume("q", False, lambda message: None, "tag")
+def test_the_own_queue_of_a_process_goes_when_it_dies(
+    root: Path, connect: Any, folder: Folder
+) -> None:
+    watching = declare(connect())
     with fresh.process("-c", OWNER, f"filesystem://{root}", stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"declared\n"
         owner.send_signal(signal.SIGSTOP)  # frozen is not dead
         connect()
-        assert (root / "queues" / "own").exists()
+        assert folder.queues == ["own", "q"]
         owner.kill()
     connect()
-    assert os.listdir(root / "queues") == ["q"]
-    assert not [name for name in os.listdir(root / "exchanges" / "ex") if "own" in name]
-    assert os.listdir(root / "claims") == os.listdir(root / "holders") == []
+    assert folder.queues == ["q"]
+    assert "own" not in {queue for queue, _, _ in watching.broker.bindings()}
+    assert folder.claims == folder.holders == []
 
 
-def test_the_own_queue_of_a_process_outlives_its_connection(root, connect):
+def test_the_own_queue_of_a_process_outlives_its_connection(connect: Any, folder: Folder) -> None:
     connection = connect()
     connection.channel().queue_declare(queue="own", exclusive=True)
     connection.release()
-    assert os.listdir(root / "claims") == os.listdir(root / "holders") == []
+    assert folder.claims == folder.holders == []
     connect()
-    assert os.listdir(root / "queues") == ["own"]
+    assert folder.queues == ["own"]
 
 
-def test_a_forked_child_that_closes_takes_nothing_from_its_parent(root, connect):
+def test_a_forked_child_that_closes_takes_nothing_from_its_parent(
+    connect: Any, folder: Folder
+) -> None:
     connection = connect()
-    channel = _declare(connection)
+    channel = declare(connection)
     channel.queue_declare(queue="own", exclusive=True)
     child = os.fork()
     if not child:
         connection.release()
         os._exit(0)
     os.waitpid(child, 0)
-    _publish(channel, 1)
+    channel.publish(1)
     assert body(channel.basic_get("q")) == 1
-    assert len(os.listdir(root / "claims")) == len(os.listdir(root / "holders")) == 1
+    assert len(folder.claims) == len(folder.holders) == 1
+
+
+def test_a_forked_child_has_a_file_of_its_own(connect: Any, folder: Folder) -> None:
+    channel = declare(connect())
+    child = os.fork()
+    if not child:
+        channel.publish("child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    channel.publish("parent")
+    assert [body(channel.basic_get("q")) for _ in range(2)] == ["child", "parent"]
 
 
 FORKER = """
@@ -291,10 +181,10 @@ signal.pause()
 """
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(root, connect):
+def test_a_forked_child_does_not_keep_its_parent_alive(root: Path, connect: Any) -> None:
     """The child closes its copy of the lock; when the parent is gone, its claims come back."""
-    channel = _declare(connect())
-    _publish(channel, "held")
+    channel = declare(connect())
+    channel.publish("held")
     with fresh.process("-c", FORKER, f"filesystem://{root}", stdout=subprocess.PIPE) as parent:
         child = int(parent.stdout.readline())
         try:
@@ -307,95 +197,300 @@ def test_a_forked_child_does_not_keep_its_parent_alive(root, connect):
             os.kill(child, signal.SIGKILL)
 
 
-def test_names_rise_although_the_clock_steps_back(monkeypatch):
-    names = [_files.ordered()]
-    monkeypatch.setattr(time, "time_ns", lambda: 5)
-    names += [_files.ordered() for _ in range(3)]
-    assert names == sorted(set(names))
-    assert all(_arrivals.MESSAGE_NAME(f"0{name}") for name in names)
-    assert all(_arrivals.MESSAGE_NAME(f"9{name}.r") for name in names)
-
-
-def test_overflow_of_events_loses_nothing(root, connect, monkeypatch):
-    """When the kernel dropped events it says so, and the folders are listed again."""
-    connection = connect(polling_interval=1000)
-    channel = _declare(connection)
-    got = []
-    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
-    with pytest.raises(TimeoutError):
-        connection.drain_events(timeout=0)
-    overflow = _arrivals._inotify.flags.Q_OVERFLOW
-    monkeypatch.setattr(_arrivals._inotify, "parse_events", lambda _: [(-1, overflow, 0, "")])
-    _publish(channel, 1)
-    _publish(channel, 2)
-    while len(got) < 2:
-        connection.drain_events(timeout=60)
-
-
-def test_without_inotify_instances_left_it_polls(root, connect, monkeypatch):
-    def refuse(**_):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(_arrivals._inotify, "INotify", refuse)
-    connection = connect()
-    channel = _declare(connection)
-    got = []
-    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
-    _publish(channel, 1)
-    connection.drain_events(timeout=60)
-    assert len(got) == 1
-
-
-def test_polling_takes_no_later_message_before_an_earlier_one(tmp_path, monkeypatch):
-    """A listing that misses a name added while it ran, although it shows a later one."""
-    early, late = f"9{_files.ordered()}", f"9{_files.ordered()}"
-    newest = f"9{_files.ordered()}"
-    listings = iter([[late], [late, newest, early]])
-    monkeypatch.setattr(_files, "names", lambda path: next(listings))
-    view = _arrivals.View("q", str(tmp_path))
-    view.list(0.0, twice=True)
-    assert [view.pop(), view.pop(), view.pop()] == [early, late, None]
-
-
-def test_connections_do_not_leak_descriptors(root, connect):
-    def opened():
-        """What was closed meanwhile may be somebody else's."""
-        return descriptors.opened() - before
-
+def test_connections_do_not_leak_descriptors(connect: Any) -> None:
     for _ in range(3):
         before = descriptors.opened()
         connection = connect()
-        channel = _declare(connection)
+        channel = declare(connection)
         channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
-        assert opened()
+        channel.publish(1)
+        assert descriptors.opened() - before
         connection.release()
-    before = descriptors.opened()
-    connection = connect()
-    channel = connection.channel()
-    channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
-    channel.basic_get("q")
-    connection.release()
-    assert opened() == set()
+        # What was closed meanwhile may be somebody else's.
+        assert descriptors.opened() - before == set()
 
 
-def test_without_descriptors_nothing_is_put_aside(root, connect):
-    """What cannot be read for want of them may be fine: somebody takes it later."""
-    connection = connect()
-    channel = _declare(connection)
-    for number in range(3):
-        _publish(channel, number)
-    channel.basic_get("q").ack()  # so that it has all it keeps open
-    channel.broker.watch("q")
-    assert channel.broker.refresh() == 2
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            channel.broker.take_many([(1, ("q",))])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert not (root / "rejected").exists() or os.listdir(root / "rejected") == []
-    channel.broker.unwatch("q")
-    assert [body(channel.basic_get("q")) for _ in range(2)] == [1, 2]
+def test_removed_folder_is_told_and_made_again(root: Path, connect: Any, folder: Folder) -> None:
+    channel = declare(connect())
+    root.rename(root.parent / "away")
+    with pytest.raises(exceptions.TransportFailure, match="was removed"):
+        channel.publish(1)
+    channel = declare(connect())
+    channel.publish(2)
+    assert body(channel.basic_get("q")) == 2
+
+
+# -- bells
+
+
+@pytest.mark.parametrize("what", ["removed", "full", "a file", "a link"])
+def test_message_comes_whatever_became_of_the_bell(
+    root: Path, connect: Any, what: str, tmp_path: Path
+) -> None:
+    connection = connect(polling_interval=0.2)
+    channel = declare(connection)
+    got: list[Any] = []
+    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    bell = root / "bells" / "q"
+    secret = tmp_path / "secret"
+    secret.write_text("untouched")
+    if what == "full":
+        fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(fd, b"!" * 65536)
+        os.close(fd)
+    else:
+        bell.unlink()
+        if what == "a file":
+            bell.write_text("")
+        elif what == "a link":
+            bell.symlink_to(secret)
+    for number in range(2):
+        connect().channel().publish(number)
+        while len(got) <= number:
+            connection.drain_events(timeout=30)
+    assert secret.read_text() == "untouched"
+    if what == "removed":
+        assert stat.S_ISFIFO(bell.stat().st_mode)
+
+
+def test_bell_wakes_who_waits(connect: Any) -> None:
+    """Long before it would look by itself."""
+    connection = connect(polling_interval=1000)
+    channel = declare(connection)
+    got: list[Any] = []
+    channel.basic_consume(queue="q", no_ack=True, callback=got.append, consumer_tag="x")
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    other = connect().channel()
+    for number in range(20):
+        threading.Timer(0.01, other.publish, (number,)).start()
+        while len(got) <= number:
+            connection.drain_events(timeout=30)
+
+
+# -- the file
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("writes", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def writing(root: Path) -> Iterator[Any]:
+    """A process that is stopped while it writes."""
+    command = [sys.executable, "-c", HOLDER, str(root / "wbengine.db")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writes\n"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_stopped_writer_is_named_within_two_seconds(
+    root: Path, connect: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others wait for it, and go on as soon as it does."""
+    channel = declare(connect())
+    with writing(root) as process:
+        thread = threading.Thread(target=channel.publish, args=(1,))
+        began = time.monotonic()
+        thread.start()
+        named = f"process {process.pid} writes it, and is stopped (kill -CONT {process.pid}"
+        until(lambda: named in caplog.text)
+        assert time.monotonic() - began < 4  # 1.5, and what this host may take
+        assert thread.is_alive()
+    thread.join(30)
+    assert body(channel.basic_get("q")) == 1
+
+
+def test_writer_that_is_stopped_for_long_is_no_reason_to_wait_for_ever(
+    root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = declare(connect())
+    channel.publish(1)
+    monkeypatch.setattr(_folder, "_PATIENCE", 0.0)
+    with writing(root) as process:
+        with pytest.raises(exceptions.TransportFailure, match=f"process {process.pid} writes"):
+            channel.publish(2)
+        assert channel.broker.size("q") == 1  # it can be read
+
+
+def test_nobody_is_silent_while_nobody_can_write(root: Path, connect: Any) -> None:
+    channel = declare(connect())
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        ledger.renew("w")
+        ledgers.grow_older(f"dir://{root}", 100)
+        assert ledger.silence("w") >= 100
+        with writing(root):
+            thread = threading.Thread(target=channel.publish, args=(1,))
+            thread.start()
+            until(lambda: channel.broker._in.hindered > 0)
+        thread.join(30)
+        assert ledger.silence("w") < 60
+
+
+def test_each_write_is_one_statement(
+    root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nobody waits for who has to wait for its interpreter in the midst of several."""
+    said: list[str] = []
+    real = sqlite3.connect
+
+    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
+        made = real(*args, **options)
+        made.set_trace_callback(said.append)
+        return made
+
+    declare(connect()).broker.release()
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    channel = declare(connect())
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        ledger.open_many([("a", 1), ("b", 1)])
+        ledger.claim("a", 1, "w")
+        ledger.finish("a", 1, "w", b"r")
+        ledger.drop_many(["a", "b"])
+        for number in range(2):
+            channel.publish(number)
+        for _ in range(2):
+            channel.basic_get("q").ack()
+    assert len(said) > 10
+    assert not [words for words in said if words.split()[0] in ("BEGIN", "COMMIT", "SAVEPOINT")]
+
+
+def test_requests_leave_room_for_what_ends(
+    root: Path, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = declare(connect())
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        ledger.open("a", 1)
+        assert ledger.claim("a", 1, "w").granted
+        monkeypatch.setattr(_folder, "_RESERVE", 1 << 62)
+        with pytest.raises(exceptions.LedgerFailure, match="No space left"):
+            ledger.open("b", 1)
+        headers = {"wbe-ledger": ledger.digest, "wbe-epoch": 1}
+        with pytest.raises(exceptions.TransportFailure, match="No space left"):
+            channel.publish(1, headers=headers, correlation_id="a")
+        assert ledger.finish("a", 1, "w", b"r")
+        assert channel.publish("the answer")
+        assert ledger.state("a") == ledgers.Row("a", 1, "done", None, b"r")
+
+
+def test_on_a_disk_full_of_requests_all_of_them_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_folder, "_RESERVE", 8 << 20)  # of 16 MB
+    monkeypatch.setattr(_folder, "_CHECKPOINT", 500)
+    with small_disk(tmp_path / "disk") as (what, _, _):
+        if "tmpfs" not in what:
+            pytest.skip("nothing may be mounted here")
+        root = tmp_path / "disk" / "root"
+        with connection(f"filesystem://{root}") as made:
+            channel = declare(made)
+            with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+                ids = []
+                with pytest.raises(exceptions.WbengineException, match="No space left"):
+                    for number in range(10_000):
+                        ledger.open(f"row-{number}", 1)
+                        ids.append(f"row-{number}")
+                        headers = {"wbe-ledger": ledger.digest, "wbe-epoch": 1}
+                        channel.publish("x" * 20_000, headers=headers, correlation_id=ids[-1])
+                assert len(ids) > 50
+                for id in ids:
+                    assert ledger.claim(id, 1, "w").granted
+                    assert ledger.finish(id, 1, "w", b"result" * 1000)
+                    message = channel.basic_get("q")
+                    if message is not None:
+                        message.ack()
+                ledger.drop_many(ids)
+                ledger.open("again", 1)
+
+
+# -- a loss of power
+
+
+def left(root: Path, to: Path) -> Path:
+    """The folder as it is, as after a loss of power."""
+    to.mkdir()
+    for name in ("wbengine.db", "wbengine.db-wal"):
+        (to / name).write_bytes((root / name).read_bytes())
+    return to
+
+
+def test_after_a_loss_of_power_nothing_that_may_have_run_is_claimed(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A claim may be lost that was not on the disk: what is open counts as lost with a worker."""
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        ledger.open_many([("open", 1), ("claimed", 1), ("done", 1)])
+        for id in ("claimed", "done"):
+            assert ledger.claim(id, 1, "w").granted
+        ledger.finish("done", 1, "w", b"r")
+        after = left(root, tmp_path / "after")
+    with contextlib.closing(sqlite3.connect(after / "wbengine.db")) as opened:
+        opened.execute("UPDATE about SET boot = 'another'")
+        opened.commit()  # and it stays open: its log is there
+        with contextlib.closing(ledgers.open_ledger(f"dir://{after}")) as ledger:
+            told = ledger.claim("open", 1, "w2")
+            assert (told.verdict, told.holder) == (ledgers.HELD, _folder.LOST)
+            assert ledger.silence(_folder.LOST) is not None
+            assert ledger.claim("claimed", 1, "w2").holder == "w"
+            assert ledger.claim("done", 1, "w2").result == b"r"
+            assert ledger.reopen("open", 2) is None
+            assert ledger.claim("open", 2, "w2").granted
+    assert "requests that waited count as lost" in caplog.text
+
+
+def test_after_a_host_was_shut_down_in_order_requests_wait_as_before(
+    root: Path, folder: Folder
+) -> None:
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        ledger.open("open", 1)
+    folder.boot()
+    with contextlib.closing(ledgers.open_ledger(f"dir://{root}")) as ledger:
+        assert ledger.claim("open", 1, "w").granted
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize("name", ["queues", "journal"])
+def test_folder_of_the_version_before_is_refused(root: Path, name: str) -> None:
+    (root / name).mkdir(parents=True)
+    with pytest.raises(exceptions.TransportFailure, match="of an earlier version of wbengine: end"):
+        connection(f"filesystem://{root}").connect()
+    with pytest.raises(exceptions.LedgerFailure, match="of an earlier version of wbengine: end"):
+        ledgers.open_ledger(f"dir://{root}")
+
+
+def test_folder_of_a_later_version_is_refused(root: Path, connect: Any, folder: Folder) -> None:
+    connect().release()
+    folder._ask("UPDATE about SET format = 2")
+    with pytest.raises(exceptions.TransportFailure, match=r"format 2, this version .* knows 1"):
+        connect()
+
+
+def test_folder_of_other_hosts_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = _sqlite_files.kind_of(str(root.parent), Path("/proc/self/mounts").read_text())
+    monkeypatch.setattr(_sqlite_files, "NETWORK", frozenset({kind}))
+    with pytest.raises(exceptions.TransportFailure, match="other hosts"):
+        connection(f"filesystem://{root}").connect()
+
+
+def test_damaged_file_is_told(root: Path) -> None:
+    root.mkdir()
+    (root / "wbengine.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(exceptions.TransportFailure, match="not a database"):
+        connection(f"filesystem://{root}").connect()

@@ -8,6 +8,7 @@ import threading
 import kombu
 import pytest
 
+from tests.seams.transports import Folder
 from wbengine import exceptions
 from wbengine.engines.worker_based.connections import connecting
 from wbengine.transports import RetryOptions, resolve
@@ -35,7 +36,7 @@ def test_any_folder_name(tmp_path, name):
     target = resolve(None, "filesystem", options)
     with target.open() as broker:
         broker.declare_queue("q")
-    assert (tmp_path / name / "queues" / "q").is_dir()
+    assert Folder(tmp_path / name).queues == ["q"]
     assert resolve(target.url).folders == target.folders
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import pool
 
-from wbengine import logging
-from wbengine._sql import dialects, mounts, options, writers
+from wbengine import _sqlite_files, logging
+from wbengine._sql import dialects, options, writers
 
 __all__ = ["dispose", "make_engine", "read_level", "retries_of", "turn_engine", "writer_of"]
 
@@ -227,7 +227,7 @@ def _make_private(dialect: Any, record: Any, arguments: Any, options: Any) -> No
 
 def _refuse_network(connection: Any, record: Any) -> None:
     ((_, _, path),) = connection.execute("PRAGMA database_list").fetchall()
-    kind = mounts.network_kind(path)
+    kind = _sqlite_files.network_kind(path)
     if kind is not None:
         raise sa.exc.OperationalError(
             "connect",

@@ -17,10 +17,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+
+from wbengine import _sqlite_files
 
 __all__ = ["WRITER", "Writer"]
 
@@ -39,8 +40,6 @@ _LOOK: Final = 0.5
 _PAUSE: Final = 0.00005
 #: So often the others look whether they are the head.
 _QUEUE_PAUSE: Final = 0.001
-#: In the index of a WAL (the file '-shm') its writer has a lock on this byte.
-_WRITE_LOCK_BYTE: Final = 120
 
 
 class _Turn:
@@ -263,8 +262,8 @@ class _Waiting:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK
-        holder = _holder(self._path)
-        if holder is not None and _is_stopped(holder):
+        holder = _sqlite_files.writer_of(self._path)
+        if holder is not None and _sqlite_files.is_stopped(holder):
             raise _busy(
                 f"process {holder} writes {self._path}, and is stopped (kill -CONT {holder} lets it"
                 " go on)"
@@ -305,33 +304,3 @@ def _locked(fd: int) -> bool:
 
 def _busy(words: str) -> sa.exc.OperationalError:
     return sa.exc.OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(words))
-
-
-def _holder(path: str) -> int | None:
-    """The process that has the write lock of a database; None: none, or the system does not tell.
-
-    The locks are read from the system's list: to open the file and ask would, when it is closed,
-    end the locks that this process has on it.
-    """
-    try:
-        index = os.stat(f"{path}-shm")
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    file = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
-    for line in locks.splitlines():
-        # 1: POSIX  ADVISORY  WRITE 4242 fe:00:131 120 120
-        words = line.split()
-        if len(words) == 8 and words[5] == file and words[3] == "WRITE":
-            first, last = words[6:]
-            if int(first) <= _WRITE_LOCK_BYTE and (last == "EOF" or int(last) >= _WRITE_LOCK_BYTE):
-                return int(words[4])
-    return None
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state in "Tt"

@@ -15,13 +15,13 @@ from urllib.parse import unquote, urlsplit
 
 import kombu
 
-from wbengine import exceptions
+from wbengine import _sqlite_files, exceptions
 from wbengine.diagnosis import redis_settings
 from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based.connections import connecting, topology
 from wbengine.engines.worker_based.worker_side import describing
-from wbengine.transports import _files, reasons
+from wbengine.transports import _folder, reasons
 from wbengine.views import fleet as fleets
 
 __all__ = ["fleet", "look", "reach"]
@@ -122,7 +122,11 @@ def _look_at_folder(folder: str) -> Iterator[Finding]:
                   "make room there: messages and results are files")  # fmt: skip
     else:
         yield good("broker settings", f"{folder} can be written, {free // 1024**2:,} MB are free")
-    yield from ahead("broker clock", "of the files", _files.clock(folder) - time.time())
+    os.utime(folder)
+    yield from ahead("broker clock", "of the files", os.stat(folder).st_mtime - time.time())
+    writer = _sqlite_files.describe_writer(f"{folder}/{_folder.NAME}")
+    if writer is not None and "stopped" in writer:
+        yield bad("broker file", f"{folder}: {writer}", "let that process go on, or end it")
 
 
 # RabbitMQ. ----------------------------------------------------------------------------------------

@@ -1,278 +1,92 @@
-"""Transport through plain folders, for processes of one host: `filesystem:///PATH`.
+"""Transport through a folder, for processes of one host: `filesystem:///PATH`.
 
 Transport options: `data_folder_in`, `data_folder_out` (publish into `out`, consume from `in`; one
-folder when only one is given), `polling_interval` (seconds; see `_arrivals`), `inotify` (False:
-poll).
+folder when only one is given), `polling_interval` (seconds between two looks at an idle queue: 1
+unless told), `inotify` (False: use no FIFOs, and look after 1 ms, 2 ms, ... up to `interval`, or
+0.1 s).
 
-A message is written to a private file and renamed into its queue; it is taken by renaming it into
-the folder of its consumer (from a queue of its own: by remembering it), and settled by renaming it
-away.  A consumer that dies, even by kill -9, is noticed by its unlocked file, and what it had taken
-goes back to the queue in its old place.  Requests are claimed in the ledger as they are taken.
+Queues and the ledger of requests are in one file (`_folder`).  Messages are taken under a number of
+the connection, together with the rows of their requests; from a queue of its own they are only
+read, and remembered.  A consumer that dies, even by kill -9, is noticed by its unlocked file, and
+what it had taken goes back to the queue in its old place.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
+import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, Final, Protocol
-from urllib.parse import quote, unquote
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import unquote
 
 from wbengine import _names, exceptions
-from wbengine.transports import _envelope, _files, _routing
-from wbengine.transports._arrivals import Arrivals, View
+from wbengine.transports import _bells, _envelope, _files, _folder, _routing
+from wbengine.transports._folder import FREE, TURNS
 from wbengine.transports.broker import Broker, LaidOut, Taken
 
 __all__ = ["FileBroker", "folders", "path_of"]
 
 LOG = logging.getLogger("wbengine.transports.filesystem")
 
+_T = TypeVar("_T")
+
+#: Epoch, state, holder and result of a request; None: it has no row.
+Row = tuple[int, int, str | None, bytes | None] | None
+
 #: A queue that nobody consumes or publishes to for so long is removed with all it holds.
 STALE_AFTER: Final = 7 * 24 * 3600.0
 
 _SWEEP_EVERY: Final = 3600.0
-#: A folder that changed less than this ago may change again within the same tick of its clock.
-_SETTLE: Final = 0.05
-_NAME_LIMIT: Final = 250
+_KEY_LIMIT: Final = 250
 _LOG_LIMIT: Final = 100
-#: Seconds between two searches for dead consumers, should nobody have noticed their end.
+#: Seconds between two searches for dead consumers.
 _DEAD_SWEEP: Final = 2.0
-#: Seconds between two marks that a queue has a consumer; unused ones are looked for less often.
+#: Seconds between two marks that a queue has a consumer.
 _TOUCH_EVERY: Final = 1800.0
-_ORPHAN_AGE: Final = 60.0
+#: So many messages are handed out at once.
+_MOST: Final = 1000
+#: So many messages, and about so many bytes, are published by one statement.
+_TOGETHER: Final = 64
+_TOGETHER_BYTES: Final = 4 * 1024 * 1024
 
-
-class _Cached:
-    """The bindings of an exchange as last read, and whether the folder's time can be trusted."""
-
-    __slots__ = ("names", "seen", "settled", "stamp", "table")
-
-    def __init__(self, stamp: tuple[int, int], seen: float) -> None:
-        self.stamp = stamp
-        self.seen = seen
-        self.settled = False
-        self.names: list[str] = []
-        self.table = _routing.Table(())
-
-
-class Tree:
-    """A folder that holds exchanges, queues and bindings.  Thread-safe."""
-
-    def __init__(self, root: str) -> None:
-        """Make or open.
-
-        :raises TransportFailure: the folder cannot be used.
-        """
-        self.root = _files.make_folder(root)
-        self._cache: dict[str, _Cached] = {}
-        self._rejections = 0
-        self.exchanges = f"{self.root}/exchanges"
-        self.queues = f"{self.root}/queues"
-        self.claims = f"{self.root}/claims"
-        self.holders = f"{self.root}/holders"
-        self.temp = f"{self.root}/temp"
-        self.rejected = f"{self.root}/rejected"
-        spare = f"{self.root}/spare"
-        folders = (self.exchanges, self.queues, self.claims, self.holders, self.temp)
-        for folder in (*folders, self.rejected, spare):
-            _files.make_folder(folder, private=True)
-        for folder in (self.exchanges, self.queues, self.claims):
-            _files.check_folders(folder)
-        self.spares = _files.spares(spare, self.temp)
-        _files.sweep_temp(self.temp)
-        self._sweep_stale()
-
-    def close(self) -> None:
-        """Nothing more is published or taken."""
-        self.spares.release()
-
-    # -- exchanges
-
-    def declare_exchange(self, name: str) -> None:
-        """Make the exchange when it is not there."""
-        folder = f"{self.exchanges}/{_label('exchange', name)}"
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        _files.touch(f"{folder}/=topic")
-
-    def delete_exchange(self, name: str) -> None:
-        """Forget it with its bindings."""
-        _files.remove_tree(f"{self.exchanges}/{_label('exchange', name)}")
-
-    def bind(self, exchange: str, key: str, queue: str) -> None:
-        """Add a binding; ValueError when the names are too long for a file."""
-        name = f"{queue}={quote(key, safe='*#')}"
-        if len(name) > _NAME_LIMIT:
-            raise ValueError(f"routing key {key[:100]!r} is too long for a binding of {queue}")
-        _files.touch(f"{self.exchanges}/{exchange}/{name}")
-
-    def unbind(self, exchange: str, key: str, queue: str) -> None:
-        """Remove a binding."""
-        _files.remove(f"{self.exchanges}/{exchange}/{queue}={quote(key, safe='*#')}")
-
-    def bindings(self) -> Iterator[tuple[str, str, str]]:
-        """All (queue, exchange, key)."""
-        for exchange in sorted(os.listdir(self.exchanges)):
-            for name in sorted(_files.names(f"{self.exchanges}/{exchange}")):
-                queue, mark, key = name.partition("=")
-                if mark and queue:
-                    yield queue, exchange, unquote(key)
-
-    def route(self, exchange: str, key: str) -> Sequence[str]:
-        """The queues behind a routing key; reads the bindings only when their folder changed."""
-        found = self._bindings_of(exchange)
-        return () if found is None else found.table.route(key)
-
-    def _bindings_of(self, exchange: str) -> _Cached | None:
-        folder = f"{self.exchanges}/{exchange}"
-        try:
-            status = os.stat(folder)
-        except FileNotFoundError:
-            return None
-        stamp = (status.st_ino, status.st_mtime_ns)
-        found = self._cache.get(exchange)
-        if found is not None and found.settled and found.stamp == stamp:
-            return found
-        now = time.monotonic()
-        known = found
-        if found is None or found.stamp != stamp:
-            found = _Cached(stamp, now)
-        names = sorted(_files.names(folder))
-        if known is not None and known.names == names:
-            found.table = known.table
-        else:
-            split = [name.partition("=") for name in names]
-            pairs = [(unquote(key), queue) for queue, mark, key in split if mark and queue]
-            found.table = _routing.Table(pairs)
-        found.names = names
-        found.settled = now - found.seen > _SETTLE
-        self._cache[exchange] = found
-        return found
-
-    # -- queues
-
-    def path(self, queue: str) -> str:
-        """The folder of a queue.
-
-        :raises ValueError: no queue is called so.
-        """
-        return f"{self.queues}/{_label('queue', queue)}"
-
-    def declare_queue(self, queue: str) -> None:
-        """Make the queue when it is not there."""
-        os.makedirs(self.path(queue), mode=0o700, exist_ok=True)
-
-    def has_queue(self, queue: str) -> bool:
-        """Whether it is there."""
-        return os.path.isdir(self.path(queue))
-
-    def delete_queue(self, queue: str) -> int:
-        """Remove bindings, then the queue with its messages; how many messages went."""
-        prefix = f"{queue}="
-        for exchange in os.listdir(self.exchanges):
-            folder = f"{self.exchanges}/{exchange}"
-            for name in _files.names(folder):
-                if name.startswith(prefix):
-                    _files.remove(f"{folder}/{name}")
-        gone = f"{self.temp}/{_files.unique()}"
-        try:
-            os.rename(self.path(queue), gone)
-        except FileNotFoundError:
-            return 0
-        return _files.remove_tree(gone)
-
-    def purge(self, queue: str) -> int:
-        """Remove the waiting messages; how many."""
-        folder = self.path(queue)
-        return sum(_files.remove(f"{folder}/{name}") for name in _files.names(folder))
-
-    def size(self, queue: str) -> int:
-        """How many messages wait."""
-        return len(_files.names(self.path(queue)))
-
-    def put(self, queue: str, priority: int, data: bytes) -> bool:
-        """Append a message; False when there is no such queue.
-
-        :raises TransportFailure: it cannot be written (no space, no permission).
-        """
-        target = f"{self.path(queue)}/{9 - priority}{_files.ordered()}"
-        try:
-            self.spares.place(data, target)
-        except FileNotFoundError:
-            if self.has_queue(queue) or not os.path.isdir(self.temp):
-                raise exceptions.TransportFailure(f"folder {self.root} was removed") from None
-            return False
-        except OSError as exc:
-            raise exceptions.TransportFailure(
-                f"cannot write to {self.root}: {exc.strerror or exc}"
-            ) from exc
-        return True
-
-    def reject(self, path: str, queue: str, why: str) -> bool:
-        """Put a file aside that cannot be delivered, and say so; False when it cannot be moved."""
-        kept = f"{_files.unique()}-{queue}-{os.path.basename(path)}"
-        kept = kept.encode("ascii", "replace").decode()[:_NAME_LIMIT]
-        try:
-            os.rename(path, f"{self.rejected}/{kept}")
-        except FileNotFoundError:
-            return True
-        except OSError as exc:
-            LOG.warning("queue %s: cannot put %r aside: %s", queue, path, exc)
-            return False
-        self._rejections += 1
-        if self._rejections <= _LOG_LIMIT:
-            LOG.warning(
-                "queue %s: %r is not delivered, %s; kept as %s/%s%s",
-                queue, os.path.basename(path), why, self.rejected, kept,
-                "; further ones are not logged" if self._rejections == _LOG_LIMIT else "",
-            )  # fmt: skip
-        return True
-
-    def _sweep_stale(self) -> None:
-        if not _files.due(f"{self.root}/swept", _SWEEP_EVERY):
-            return
-        now = _files.clock(self.root)
-        for queue in _files.names(self.queues):
-            if _age(f"{self.queues}/{queue}", now) > STALE_AFTER:
-                LOG.info("queue %s was not used for 7 days: removed", queue)
-                self.delete_queue(queue)
-        for exchange in _files.names(self.exchanges):
-            folder = f"{self.exchanges}/{exchange}"
-            if _age(folder, now) > STALE_AFTER and all(
-                n.startswith("=") for n in _files.names(folder)
-            ):
-                self.delete_exchange(exchange)
-
-
-@lru_cache(maxsize=4096)
-def _label(kind: str, name: str) -> str:
-    """`_names.check_label`, remembered: the same few names are used again and again."""
-    return _names.check_label(kind, name)
-
-
-def _age(path: str, now: float) -> float:
-    try:
-        return now - os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+_LOOK: Final = f"SELECT 1 FROM message WHERE taken = {FREE} AND queue = ? LIMIT 1"
+_TAKE: Final = (
+    "UPDATE message SET taken = ?, at = ? WHERE n IN (SELECT n FROM message"
+    f" WHERE taken = {FREE} AND queue = ? ORDER BY place, n LIMIT ?)"
+)
+_TAKEN: Final = (
+    "SELECT n, again, data, message.id, message.epoch, request.epoch, state, holder, result,"
+    " request.taken = message.taken AND request.message = n"
+    " FROM message LEFT JOIN request ON request.id = message.id"
+    " WHERE message.taken = ? ORDER BY place, n"
+)
+_READ: Final = (
+    f"SELECT n, again, data FROM message WHERE taken = {FREE} AND queue = ?"
+    " AND n NOT IN (SELECT value FROM json_each(?)) ORDER BY place, n LIMIT ?"
+)
+#: Of a request that was claimed as the message of this number was taken.
+_UNCLAIM: Final = (
+    "UPDATE request SET state = 0, holder = NULL, changed = ?"
+    " WHERE id = ? AND state = 1 AND taken = ? AND message = ?"
+)
 
 
 class FolderClaims(Protocol):
-    """For whom requests are claimed, by the ledger of the same folders."""
+    """For whom requests are claimed, by the ledger in the same file."""
 
-    def take(self, labelled: Sequence[tuple[Taken, bytes]], began: float) -> None:
-        """Claim what depends on rows of the ledger, by the labels, in one step that began then.
+    holder: str
+    digest: str
 
-        Of what has no claim afterwards nothing is known: the worker has to ask.
-        """
-
-    def give_back(self, taken: Taken) -> None:
-        """What was claimed was given to no worker: others may claim it."""
-
-    def end(self, rows: Sequence[tuple[str, int, bytes]]) -> list[bool]:
-        """Store each of these (id, epoch, result); whether its engine is to be answered."""
+    def tell(
+        self, taken: Taken, began: float, id: str, epoch: int, row: Row, granted: bool
+    ) -> None:
+        """Say what became of a request that was taken in a step that began then, by its row and
+        whether that was claimed with it."""
 
 
 class FileBroker(Broker):
@@ -290,328 +104,452 @@ class FileBroker(Broker):
         claims: FolderClaims | None = None,
     ) -> None:
         super().__init__()
-        self._in = Tree(folder_in)
-        same = os.path.realpath(folder_in) == os.path.realpath(folder_out)
-        self._out = self._in if same else Tree(folder_out)
-        self._arrivals = Arrivals(self._in.queues, self._in.holders, interval, inotify)
-        self._holder: _files.Holder | None = None
-        self._folder = ""
-        self._claims = claims
-        # Queues of this process, and what was taken of them: that stays where it is, for nobody
-        # else takes from there, and what is left of it goes with the queue.
-        self._owned: set[str] = set()
-        self._held: set[str] = set()
         self._lock = threading.Lock()
+        self._in = _folder.open_folder(folder_in)
+        self._out = _folder.open_folder(folder_out)
+        for name in ("holders", "bells"):
+            _files.make_folder(f"{self._in.root}/{name}", private=True)
+        self._holders = f"{self._in.root}/holders"
+        self._bells = _bells.Bells(f"{self._in.root}/bells", interval, inotify)
+        self._routes = _Routes(self._out)
+        self._claims = claims
+        self._holder: _files.Holder | None = None
+        self._base = 0
+        self._turns = itertools.count()
+        self._watched: dict[str, int] = {}
+        # Queues of this process, and the numbers of what was read in them and is not settled.
+        self._owned: set[str] = set()
+        self._read: set[int] = set()
+        self._rejections = 0
+        # Watched queues in which there may be something that is not known here.
+        self._filled: set[str] = set()
         self._sweep_at = 0.0
         self._touch_at = 0.0
+        self._look_at = 0.0
         self._closed = False
         self._sweep_dead()
+        self._sweep_stale()
 
     # -- exchanges and queues: publishing looks into `out`, all else belongs to `in`
 
     def declare_exchange(self, name: str) -> None:
-        self._in.declare_exchange(name)
-        if self._out is not self._in:
-            self._out.declare_exchange(name)
+        _names.check_label("exchange", name)  # it is there as soon as a queue is bound to it
 
     def declare_queue(self, queue: str, *, owned: bool = False) -> None:
-        if owned:  # first: a process that dies in between leaves no queue that nobody deletes
-            self._become_holder()
-            _files.touch(f"{self._folder}/{queue}=")
+        _names.check_label("queue", queue)
+        owner = None
+        if owned:
+            owner = self._become_holder()
             self._owned.add(queue)
-        self._in.declare_queue(queue)
+        self._in.write(
+            "INSERT INTO queue VALUES (?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET used = excluded.used, owner = COALESCE(excluded.owner, owner)",
+            (queue, owner, _folder.now()),
+        )
 
     def delete_queue(self, queue: str) -> int:
-        return self._in.delete_queue(queue)
+        count = self.purge(queue)
+        self._in.write("DELETE FROM queue WHERE name = ?", (queue,))
+        _bells.remove(f"{self._in.root}/bells", queue)
+        return count
 
     def purge(self, queue: str) -> int:
-        return self._in.purge(queue)
+        _names.check_label("queue", queue)
+        return self._in.write(f"DELETE FROM message WHERE taken = {FREE} AND queue = ?", (queue,))
 
     def size(self, queue: str) -> int:
-        return self._in.size(queue)
+        ((count,),) = self._in.read(
+            f"SELECT COUNT(*) FROM message WHERE taken = {FREE} AND queue = ?", (queue,)
+        )
+        return int(count)
 
     def bind(self, exchange: str, key: str, queue: str) -> None:
-        self._in.bind(exchange, key, queue)
+        if len(key) > _KEY_LIMIT:
+            raise ValueError(f"routing key {key[:100]!r} is too long for a binding of {queue}")
+        self._in.write("INSERT OR IGNORE INTO binding VALUES (?, ?, ?)", (exchange, key, queue))
 
     def unbind(self, exchange: str, key: str, queue: str) -> None:
-        self._in.unbind(exchange, key, queue)
+        self._in.write(
+            "DELETE FROM binding WHERE exchange = ? AND key = ? AND queue = ?",
+            (exchange, key, queue),
+        )
 
     def bindings(self) -> Iterable[tuple[str, str, str]]:
-        return self._in.bindings()
+        return [
+            (queue, exchange, key)
+            for queue, exchange, key in self._in.read(
+                "SELECT queue, exchange, key FROM binding ORDER BY exchange, queue, key"
+            )
+        ]
 
     # -- publishing
 
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        # Of the bindings, one look at a time is enough.
-        routes: dict[tuple[str, str], Sequence[str]] = {}
-        return (self._publish(message, routes) > 0 for message in messages)
+        if any(message[3][:1] == b"!" for message in messages):  # requests
+            self._out.check_room(exceptions.TransportFailure)
+        for some in _portions(messages, lambda message: message):
+            yield from self._publish(some)
 
-    def _publish(self, message: LaidOut, routes: dict[tuple[str, str], Sequence[str]]) -> int:
-        exchange, key, priority, data = message
-        queues = routes.get((exchange, key))
-        if queues is None:
-            try:
-                queues = self._out.route(exchange, key) if exchange else (key,)
-            except OSError as exc:
-                raise exceptions.TransportFailure(
-                    f"cannot read {self._out.root}: {exc.strerror or exc}"
-                ) from exc
-            routes[exchange, key] = queues
-        put = self._out.put
-        return sum([put(queue, priority, data) for queue in queues])
+    def _publish(self, messages: Sequence[LaidOut]) -> list[bool]:
+        now = _folder.now()
+        while True:
+            known = self._routes
+            routes = [known.find(exchange, key) for exchange, key, _, _ in messages]
+            values: list[Any] = []
+            for (_, _, priority, data), queues in zip(messages, routes, strict=True):
+                label, body = _envelope.split(data)
+                row = _envelope.row_of(label, self._out.digest) if label else None
+                for queue in queues:
+                    values += (queue, 9 - priority, now, *(row or (None, None)), body)
+            count = len(values) // 6
+            places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
+            done = count and self._out.write(
+                "INSERT INTO message(queue, place, at, id, epoch, data) SELECT * FROM"
+                f" (VALUES {places}) WHERE (SELECT routes FROM about) = ?",
+                (*values, known.version),
+            )
+            if (done < count or not all(routes)) and self._is_changed(known) and not done:
+                continue
+            self._ring(routes)
+            return [bool(queues) for queues in routes]
 
     def end_many(
         self,
         ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
         told: None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
-        """Not one step, but each is done before the next: whoever is killed in between leaves a
-        request that is taken again, of which its row tells what came."""
-        assert self._claims is not None
-        # An attempt that failed at one of them was done with those before it.
+        # An attempt that failed was done with those before it.
         left = [one for one in ended if one[1].token is not None]
-        routes: dict[tuple[str, str], Sequence[str]] = {}
         counts = [1] * (len(ended) - len(left))
-        wanted = self._claims.end([row for row, _, _ in left])
-        for (_, taken, message), good in zip(left, wanted, strict=True):
-            counts.append(self._publish(message, routes) if good else -1)
-            self._settle(taken)
-            taken.token = None
+        for some in _portions(left, lambda one: one[2]):
+            counts += self._end(some)
         return counts, ()
+
+    def _end(self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]]) -> list[int]:
+        assert self._claims is not None
+        now = _folder.now()
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
+        done = 0
+        while not done:
+            known = self._routes
+            routes = [known.find(*laid_out[:2]) for _, _, laid_out in ended]
+            if not all(routes) and self._is_changed(known):
+                continue
+            values: list[Any] = []
+            for ((id, epoch, result), taken, laid_out), queues in zip(ended, routes, strict=True):
+                body = _envelope.split(laid_out[3])[1]
+                values += (id, epoch, self._claims.holder, result, *taken.token[:2])
+                values += (known.version, json.dumps(queues), 9 - laid_out[2], now, body)
+            done = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
+            if not done and not self._is_changed(known):
+                break
+        self._ring(routes)
+        for _, taken, _ in ended:
+            taken.token = None
+        counts = [len(queues) for queues in routes]
+        # Each stores its result, comes into its queues, and its request goes.
+        if done < sum(counts) + 2 * len(counts):
+            others = self._others([row[:2] for row, _, _ in ended])
+            counts = [
+                -1 if row[:2] in others else count
+                for (row, _, _), count in zip(ended, counts, strict=True)
+            ]
+        return counts
+
+    def _others(self, ended: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Of these (id, epoch) those whose row is somebody else's.
+
+        Whoever removed a row has no use for the answer; if it was lost, its engine may wait for it.
+        """
+        return {
+            (id, epoch)
+            for id, epoch in self._in.read(
+                "SELECT request.id, json_extract(value, '$[1]') AS told"
+                " FROM json_each(?) JOIN request ON request.id = json_extract(value, '$[0]')"
+                " WHERE request.epoch <> told OR state <> 2",
+                (json.dumps(ended),),
+            )
+        }
+
+    def _is_changed(self, known: _Routes) -> bool:
+        """Whether others changed where messages go; it is read again then."""
+        ((version,),) = self._out.read("SELECT routes FROM about")
+        if version == known.version:
+            return False
+        self._routes = _Routes(self._out)
+        return True
+
+    def _ring(self, routes: Iterable[Iterable[str]]) -> None:
+        for queue in {queue for queues in routes for queue in queues}:
+            _bells.ring(f"{self._out.root}/bells", queue)
 
     # -- taking
 
     def watch(self, queue: str) -> None:
-        self._arrivals.watch(queue)
+        self._watched[queue] = self._watched.get(queue, 0) + 1
+        if self._watched[queue] == 1:
+            self._bells.hear(queue)
+        self._filled.add(queue)
         self._touch_at = 0.0
 
     def unwatch(self, queue: str) -> None:
-        self._arrivals.unwatch(queue)
+        self._watched[queue] -= 1
+        if not self._watched[queue]:
+            del self._watched[queue]
+            self._filled.discard(queue)
+            self._bells.forget(queue)
 
     def refresh(self) -> int:
         now = time.monotonic()
-        if now >= self._sweep_at or self._arrivals.holder_ended:
+        if now >= self._sweep_at:
             self._sweep_dead()
         if now >= self._touch_at:
             self._touch_at = now + _TOUCH_EVERY
-            for view in self._arrivals.views.values():
-                try:
-                    os.utime(view.path)
-                except OSError:
-                    pass
-        known = self._arrivals.refresh()
-        for view in self._arrivals.views.values():
-            if view.foreign:
-                self._put_foreign_aside(view)
-        return known
-
-    def _put_foreign_aside(self, view: View) -> None:
-        names, view.foreign = view.foreign, []
-        for name in names:
-            why = "its name is not that of a message"
-            if not self._in.reject(f"{view.path}/{name}", view.queue, why):
-                view.ignored.add(name)
-
-    def _take(self, queue: str) -> tuple[Taken, bytes] | None:
-        """The first message, and its label."""
-        view = self._arrivals.views[queue]
-        self._become_holder()
-        while (name := view.pop()) is not None:
-            path = f"{view.path}/{name}"
-            if queue in self._owned:
-                if path in self._held:
-                    continue
-                claim = path
-            else:
-                claim = f"{self._folder}/{queue}={name}"
-                try:
-                    os.rename(path, claim)
-                except FileNotFoundError:
-                    continue  # somebody else took it
-                except OSError as exc:
-                    LOG.warning("queue %s: cannot take %r: %s", queue, name, exc)
-                    view.ignored.add(name)
-                    continue
-            try:
-                data = _files.read(claim, _envelope.LIMIT + _envelope.LABEL_LIMIT)
-            except FileNotFoundError:
-                continue
-            except _files.Unreadable as exc:
-                self._in.reject(claim, queue, str(exc))
-                continue
-            except OSError:
-                if claim != path:
-                    self._return(claim, queue, name, delivered=False)
-                raise
-            if claim == path:
-                self._held.add(path)
-            label, body = _envelope.split(data)
-            return Taken(queue, (claim, name, len(data)), body, name.endswith(".r")), label
-        return None
+            self._in.write(
+                "UPDATE queue SET used = ? WHERE name IN (SELECT value FROM json_each(?))",
+                (_folder.now(), json.dumps([*self._watched])),
+            )
+        if now >= self._look_at:
+            self._filled |= {queue for queue in self._watched if self._in.read(_LOOK, (queue,))}
+            if self._filled:
+                self._bells.came()
+            self._look_at = now + self._bells.pause()
+        return _MOST if self._filled or self._bells.is_ringing() else 0
 
     def take_many(self, groups: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, Taken]]:
         found: list[tuple[int, Taken]] = []
-        labelled: list[tuple[Taken, bytes]] = []
-        began = time.monotonic()
         for group, (most, queues) in enumerate(groups):
             for queue in queues:
-                while most > 0 and (one := self._take(queue)) is not None:
-                    found.append((group, one[0]))
-                    most -= 1
-                    if one[1]:
-                        labelled.append(one)
-        if labelled and self._claims is not None:
-            self._claims.take(labelled, began)
+                if most > 0 and (self._bells.answer(queue) or queue in self._filled):
+                    self._filled.discard(queue)  # before: who gives back meanwhile adds it again
+                    some = (self._look if queue in self._owned else self._take)(queue, most)
+                    found += [(group, taken) for taken in some]
+                    if len(some) == most:  # there may be more
+                        self._filled.add(queue)
+                    most -= len(some)
         return found
 
-    def settle_many(self, taken: Sequence[Taken]) -> bool:
-        return sum(map(self._settle, taken)) == len(taken)
+    def _look(self, queue: str, most: int) -> list[Taken]:
+        """What is in a queue of this process, from which nobody else takes."""
+        found = []
+        for n, again, data in self._in.read(_READ, (queue, json.dumps([*self._read]), most)):
+            self._read.add(n)
+            found.append(Taken(queue, (n, FREE, None), data, bool(again)))
+        return found
 
-    def _settle(self, taken: Taken) -> bool:
-        if taken.token is None:  # it was ended, see `end_many`
-            return False
-        claim, _, size, *_ = taken.token
+    def _take(self, queue: str, most: int) -> list[Taken]:
+        began = time.monotonic()
+        turn = self._become_holder() + next(self._turns) % TURNS
+        if not self._in.write(_TAKE, (turn, _folder.now(), queue, most)):
+            return []
         try:
-            self._in.spares.give(claim, size)
-        except FileNotFoundError:
-            LOG.warning("queue %s: acknowledged %r, which is not ours", taken.queue, claim)
-            return False
-        except OSError as exc:
-            raise exceptions.TransportFailure(
-                f"cannot write to {self._in.root}: {exc.strerror or exc}"
-            ) from exc
-        finally:
-            self._held.discard(claim)
-        return True
+            rows = self._in.read(_TAKEN, (turn,))
+        except BaseException:
+            self._take_back(turn)
+            raise
+        found = []
+        for n, again, data, id, epoch, *row, granted in rows:
+            taken = Taken(queue, (n, turn, id), data, bool(again))
+            if id is not None and self._claims is not None:
+                there = None if row[0] is None else (row[0], row[1], row[2], row[3])
+                self._claims.tell(taken, began, id, epoch, there, bool(granted))
+            found.append(taken)
+        if len(found) == most:  # there may be more, for somebody else
+            _bells.ring(f"{self._in.root}/bells", queue)
+        return found
+
+    def _take_back(self, turn: int) -> None:
+        """Nobody knows what was taken with this number."""
+        try:
+            self._in.write(
+                "UPDATE request SET state = 0, holder = NULL WHERE state = 1 AND taken = ?1"
+                " AND id IN (SELECT id FROM message WHERE taken = ?1)",
+                (turn,),
+            )
+            self._in.write(f"UPDATE message SET taken = {FREE} WHERE taken = ?", (turn,))
+        except exceptions.TransportFailure as error:
+            LOG.warning("messages go back when their connection is closed: %s", error)
+
+    def settle_many(self, taken: Sequence[Taken]) -> bool:
+        ours = [each for each in taken if each.token is not None]
+        numbers = [each.token[0] for each in ours]
+        done = self._in.write(
+            "DELETE FROM message WHERE n IN (SELECT value FROM json_each(?))"
+            f" AND (taken = {FREE} OR taken BETWEEN ? AND ?)",
+            (json.dumps(numbers), self._base, self._base + TURNS - 1),
+        )
+        for each in ours:
+            self._forget(each)
+        return done == len(taken)
+
+    def _forget(self, taken: Taken) -> None:
+        """It is done with; another message may have its number from now on."""
+        (n, turn, _), taken.token = taken.token, None
+        if turn == FREE:
+            self._read.discard(n)
+            self.nudge()
 
     def give_back(self, taken: Taken, *, delivered: bool = True) -> None:
         if taken.token is None:
             return
-        claim, name, *_ = taken.token
-        if self._claims is not None and not delivered:
-            self._claims.give_back(taken)
-        if claim in self._held:
-            # Away with it, so that it comes again.
-            away = f"{self._in.temp}/{_files.unique()}"
-            try:
-                os.rename(claim, away)
-            except FileNotFoundError:
-                return
-            finally:
-                self._held.discard(claim)
-            claim = away
-        self._return(claim, taken.queue, name, delivered)
+        n, turn, _ = taken.token
+        if not delivered:
+            self._unclaim(taken)
+        self._in.write(
+            f"UPDATE message SET taken = {FREE}, again = MAX(again, ?) WHERE n = ? AND taken = ?",
+            (int(delivered), n, turn),
+        )
+        self._forget(taken)
+        self._filled.add(taken.queue)
+        _bells.ring(f"{self._in.root}/bells", taken.queue)
+
+    def _unclaim(self, taken: Taken) -> None:
+        """What was claimed was given to nobody: whoever gets it may claim it."""
+        n, turn, id = taken.token
+        claim, taken.claim = taken.claim, None
+        if claim is not None and claim.granted:
+            self._in.write(_UNCLAIM, (_folder.now(), id, turn, n))
 
     def refuse(self, taken: Taken) -> None:
-        if self._claims is not None:
-            self._claims.give_back(taken)
+        if taken.token is not None:
+            self._unclaim(taken)
         self.settle_many((taken,))
 
     def discard(self, taken: Taken, why: str) -> None:
-        if self._claims is not None:
-            self._claims.give_back(taken)
-        self._in.reject(taken.token[0], taken.queue, why)
-        self._held.discard(taken.token[0])
-
-    def _return(self, claim: str, queue: str, name: str, delivered: bool = True) -> bool:
-        again = f"{name}.r" if delivered and not name.endswith(".r") else name
+        kept = f"{self._in.root}/rejected/{secrets.token_hex(6)}-{taken.queue}"
         try:
-            os.rename(claim, f"{self._in.queues}/{queue}/{again}")
-        except FileNotFoundError:
-            if not self._in.has_queue(queue):
-                _files.remove(claim)
-            return False
-        return True
+            _files.make_folder(os.path.dirname(kept), private=True)
+            _files.write_new(kept, taken.data)
+        except (OSError, exceptions.TransportFailure) as error:
+            kept = f"not kept ({error})"
+        self._unclaim(taken)
+        self.settle_many([taken])
+        self._rejections += 1
+        if self._rejections <= _LOG_LIMIT:
+            LOG.warning(
+                "queue %s: a message is not delivered, %s; kept as %s%s", taken.queue, why, kept,
+                "; further ones are not logged" if self._rejections == _LOG_LIMIT else "",
+            )  # fmt: skip
 
-    # -- holders
+    # -- who takes, and who died
 
-    def _become_holder(self) -> None:
-        if self._folder:
-            return
-        with self._lock:
-            if self._folder:
-                return
-            name = _files.unique()
-            claims = f"{self._in.claims}/{name}"
-            os.mkdir(claims, 0o700)
-            self._holder = _files.Holder(self._in.holders, self._in.temp, name)
-            # Made again should a sweep have taken it for a leftover before the holder was there.
-            os.makedirs(claims, mode=0o700, exist_ok=True)
-            self._folder = claims
+    def _become_holder(self) -> int:
+        """The number from which this connection takes; others see by a file that it lives."""
+        if not self._base:
+            with self._lock:
+                if not self._base:
+                    base = (1 << 61) + secrets.randbits(39) * TURNS
+                    self._holder = _files.Holder(self._holders, f"{base:x}")
+                    worker = None if self._claims is None else self._claims.holder
+                    self._in.write("INSERT INTO connection VALUES (?, ?)", (base, worker))
+                    self._base = base
+        return self._base
 
     def _sweep_dead(self) -> None:
-        self._arrivals.holder_ended = False
+        """Give back what dead consumers had taken, and remove their own queues."""
         self._sweep_at = time.monotonic() + _DEAD_SWEEP
-        tree = self._in
-        holders = set(os.listdir(tree.holders))
-        mine = self._holder.name if self._holder is not None else ""
-        for name in os.listdir(tree.claims):
-            if name not in holders:
-                try:
-                    made = os.stat(f"{tree.claims}/{name}").st_mtime
-                    if _files.clock(tree.claims) - made > _ORPHAN_AGE:
-                        self._recover(name)
-                except FileNotFoundError:
-                    pass
-        for name in holders:
-            if name != mine and not _files.alive(tree.holders, name):
-                self._recover(name)
-                _files.remove(f"{tree.holders}/{name}")
+        # Before those are read who connected: a file is there first.
+        names = os.listdir(self._holders)
+        bases = {f"{base:x}": base for (base,) in self._in.read("SELECT base FROM connection")}
+        for name in {*names, *bases} - {f"{self._base:x}"}:
+            if name.endswith("-new") or _files.alive(self._holders, name):
+                continue
+            if name in bases:
+                self._recover(bases[name])
+            _files.remove(f"{self._holders}/{name}")
 
-    def _recover(self, holder: str) -> None:
-        folder = f"{self._in.claims}/{holder}"
-        try:
-            claims = os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        returned = 0
-        for claim in sorted(claims):  # a queue goes before what came out of it
-            queue, mark, name = claim.partition("=")
-            if name:
-                returned += self._return(f"{folder}/{claim}", queue, name)
-            elif _files.remove(f"{folder}/{claim}") and mark and _names.is_label(queue):
-                self._in.delete_queue(queue)  # done by one of those who noticed
-        if returned:
-            LOG.warning("a consumer died: %d messages went back to their queues", returned)
-        try:
-            os.rmdir(folder)
-        except OSError:
-            pass
+    def _recover(self, base: int) -> None:
+        held = self._in.read(
+            "SELECT queue, COUNT(*) FROM message WHERE taken BETWEEN ? AND ? GROUP BY queue",
+            (base, base + TURNS - 1),
+        )
+        owned = self._in.read("SELECT name FROM queue WHERE owner = ?", (base,))
+        if self._in.write("DELETE FROM connection WHERE base = ?", (base,)) and held:
+            count = sum(count for _, count in held)
+            LOG.warning("a consumer died: %d messages went back to their queues", count)
+        for queue, _ in held:
+            _bells.ring(f"{self._in.root}/bells", queue)
+        for (queue,) in owned:
+            _bells.remove(f"{self._in.root}/bells", queue)
+
+    def _sweep_stale(self) -> None:
+        now = _folder.now()
+        due = "UPDATE about SET queues_swept = ? WHERE queues_swept <= ?"
+        if self._in.write(due, (now, now - _SWEEP_EVERY)):
+            for (queue,) in self._in.read(
+                "SELECT name FROM queue WHERE used <= ?1 AND NOT EXISTS"
+                " (SELECT 1 FROM message WHERE queue = name AND at > ?1)",
+                (now - STALE_AFTER,),
+            ):
+                LOG.info("queue %s was not used for 7 days: removed", queue)
+                self.delete_queue(queue)
 
     # -- waiting
 
     def wait(self, timeout: float | None, queues: Sequence[str] = ()) -> None:
-        left = max(0.0, self._sweep_at - time.monotonic())
-        self._arrivals.wait(left if timeout is None else min(timeout, left))
+        if self._filled.isdisjoint(queues):
+            left = min(self._sweep_at, self._look_at) - time.monotonic()
+            left = left if timeout is None else min(timeout, left)
+            self._filled.update(self._bells.wait(left, queues))
 
     def nudge(self) -> None:
-        self._arrivals.nudge()
+        self._bells.nudge()
 
     def close(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self._arrivals.close()
-        for tree in {self._in, self._out}:
-            tree.close()
+        self._bells.close()
         if self._holder is not None and self._holder.held:
             try:
-                for claim in os.listdir(self._folder):
-                    if claim.endswith("="):
-                        os.unlink(f"{self._folder}/{claim}")
-                os.rmdir(self._folder)
+                self._in.write("UPDATE queue SET owner = NULL WHERE owner = ?", (self._base,))
+                self._in.write("DELETE FROM connection WHERE base = ?", (self._base,))
                 self._holder.release()
-            except OSError:
+            except exceptions.TransportFailure:
                 self._holder.abandon()
+        self._in.release()
+        self._out.release()
 
     def __del__(self) -> None:
-        # A connection that was dropped without `release()`; half-made stores have no `_closed`.
+        # A connection that was dropped without `release()`; half-made ones have no `_closed`.
         if hasattr(self, "_closed"):
-            try:
-                self.close()
-            except OSError:
-                pass
+            self.close()
+
+
+class _Routes:
+    """Which queues there are in a folder, and which messages they get: one `version` of that."""
+
+    def __init__(self, folder: _folder.Folder) -> None:
+        ((self.version,),) = folder.read("SELECT routes FROM about")
+        bindings: dict[str, list[tuple[str, str]]] = {}
+        for exchange, key, queue in folder.read("SELECT exchange, key, queue FROM binding"):
+            bindings.setdefault(exchange, []).append((key, queue))
+        self._queues = frozenset(name for (name,) in folder.read("SELECT name FROM queue"))
+        self._tables = {name: _routing.Table(pairs) for name, pairs in bindings.items()}
+
+    def find(self, exchange: str, key: str) -> Sequence[str]:
+        """The queues that get a message."""
+        if not exchange:
+            return (key,) if key in self._queues else ()
+        table = self._tables.get(exchange)
+        if table is None:
+            return ()
+        return [queue for queue in table.route(key) if queue in self._queues]
+
+
+def _portions(items: Sequence[_T], laid_out: Callable[[_T], LaidOut]) -> Iterator[list[_T]]:
+    """As many at a time as one statement takes."""
+    some: list[_T] = []
+    size = 0
+    for item in items:
+        some.append(item)
+        size += len(laid_out(item)[3])
+        if len(some) == _TOGETHER or size >= _TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def folders(url: str | None, options: dict[str, Any]) -> tuple[str, str]:

@@ -103,7 +103,7 @@ def open_ledger(
     if place.folders is not None:
         folder_in, folder_out = place.folders
         folder = folder_in if role == "worker" else folder_out
-        return directory.DirectoryLedger(f"{folder}/ledger", result_ttl)
+        return directory.DirectoryLedger(folder, result_ttl)
     where = place.redis
     if where is not None:
         of_redis: base.Ledger = _redis().RedisLedger(where, result_ttl, consumes=True)
