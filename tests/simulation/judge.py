@@ -98,7 +98,13 @@ class Judge:
     def on_run(self, worker: Worker, job: Any) -> None:
         before = self.runs[job.id]
         atom = self.atoms[job.id]
-        if self.world.ledger is not None and (atom.uuid, job.attempt) in self.saved:
+        # A server that was set back has forgotten that it granted this, a moment ago.
+        forgotten = self.seen["set back"] and not self.sound(worker)
+        if (
+            self.world.ledger is not None
+            and not forgotten
+            and (atom.uuid, job.attempt) in self.saved
+        ):
             self.fail(f"{job} begins, and its end was saved before")
         unknown = self.unknown(job, before) if self.world.ledger is None else 0
         most = 1 + MAX_RESENDS + unknown
@@ -120,9 +126,10 @@ class Judge:
                     self.fail(f"{task} ran again, and nobody took it from its holder: {before}")
             elif not self.repeats(task):
                 # Who is lost with its queue may have begun what he did not tell of, and who never
-                # told anything may have it.
+                # told anything may have it; who was frozen until now could not be asked.
                 heard = self.world.workers.get(before[-1][1])
                 excused = job.id in self.gambled or job.id in self.turned_up
+                excused = excused or not self.sound(worker)
                 if not excused and heard is not None and self.sound(heard):
                     self.fail(f"{task} is not idempotent, and ran again: {before}, {job.epoch}")
                 self.seen["runs again, not idempotent"] += 1
