@@ -235,7 +235,7 @@ _BEATS: Final = "SELECT holder FROM beat"
 def left(folder: Path, beats: bool = True) -> list[str]:
     """What flows that came to their end must not leave: rows, and beats of workers that ended."""
     found = [f"row of {id}" for id in rows(folder)]
-    if beats:
+    if beats and (folder / "wbengine.db").exists():
         with contextlib.closing(sqlite3.connect(folder / "wbengine.db", 30)) as connection:
             found += [f"beat of {holder}" for (holder,) in connection.execute(_BEATS)]
     return found
