@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -104,6 +104,13 @@ def _derived(secret: bytes, purpose: str) -> bytes:
 
 def _bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _current(ordered: Sequence[Key], now: float) -> Key:
+    """Of what is ordered by `since`: the latest that has begun and is not over."""
+    valid = [each for each in ordered if each.until is None or now <= each.until] or ordered
+    begun = [each for each in valid if each.since <= now] or valid[:1]
+    return begun[-1]
 
 
 def text_of(data: bytes) -> str:
@@ -246,13 +253,9 @@ class Keyring:
         return bool(self._bodies)
 
     def signing_key(self, now: float) -> Key:
-        """The key to sign with: the latest whose time has come."""
+        """The key to sign with: of those that are not over the latest whose time has come."""
         self._follow(now)
-        chosen = self._own[0]
-        for key in self._own:
-            if key.since <= now:
-                chosen = key
-        return chosen
+        return _current(self._own, now)
 
     def trusted(self, key_id: str, roles: Collection[str], now: float) -> Key:
         """The key of that id, if one of `roles` may speak with it now.
@@ -480,7 +483,7 @@ def rotated(
     """The contents of all key files of a fleet (by role), each role with a new key to sign with.
 
     It signs from `since`; those before it only verify then, until `until`.  Those whose time is
-    over are left out.
+    over are left out, and those that would begin to sign after it.
     """
     made = [_new_key(role, since) for role in files]
     result = {}
@@ -488,7 +491,7 @@ def rotated(
         kept = [
             {**key, "until": min(key.get("until", until), until)} if key["role"] in files else key
             for key in content["keys"]
-            if key.get("until", now) >= now
+            if key.get("until", now) >= now and key.get("since", 0.0) <= since
         ]
         result[role] = {**content, "keys": kept + [_seen_by(role, key) for key in made]}
     return result

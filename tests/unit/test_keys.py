@@ -165,6 +165,28 @@ def test_keys_whose_time_is_over_are_left_out_and_none_gets_a_longer_one() -> No
     assert [key.get("until") for key in fourth[keys.ANY]["keys"]] == [NOW + 100, NOW + 1000, None]
 
 
+@pytest.mark.parametrize("per_role", [False, True])
+@pytest.mark.parametrize("delay", [0, 120, 3600])
+def test_whatever_signs_after_a_second_rotation_is_trusted(per_role: bool, delay: float) -> None:
+    """Also where the key of the first was to sign only later: a fleet would stop then."""
+    files = keys.rotated(keys.new(per_role=per_role), NOW + 600, NOW + 1200, NOW)
+    files = keys.rotated(files, NOW + 60 + delay, NOW + 120 + delay, NOW + 60)
+    for at in (60, 120, 200, 601, 661, 1300, 3659, 3661, 10_000):
+        for role, content in files.items():
+            key = keys.Keyring(content).signing_key(NOW + at)
+            for other in files.values():
+                keys.Keyring(other).trusted(key.id, (role,), NOW + at)
+
+
+def test_key_that_is_over_signs_nothing_while_there_is_another() -> None:
+    content = keys.new()[keys.ANY]
+    first, second = content["keys"][0], keys.new()[keys.ANY]["keys"][0]
+    content["keys"] = [first, {**second, "since": NOW, "until": NOW + 10}]
+    ring = keys.Keyring(content)
+    signing = [ring.signing_key(NOW + at).id for at in (-1, 5, 11)]
+    assert signing == [first["id"], second["id"], first["id"]]
+
+
 def test_a_keyring_follows_its_file_and_keeps_what_it_has_if_that_is_damaged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
