@@ -25,6 +25,7 @@ from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker import Worker
 from wbengine.patterns import linear_flow, unordered_flow
+from wbengine.transports import _envelope
 from wbengine.types.failure import Failure
 from wbengine.views import fleet as fleets
 
@@ -338,3 +339,41 @@ def test_keys_are_rotated_while_tasks_run(url: str, tmp_path: Path, monkeypatch:
         thread.join()
         assert len(json.loads(files.of(keys.ENGINE).read_text())["keys"]) > 3
         assert refused(executor) == refused(worker) == 0
+
+
+@pytest.mark.parametrize("kind", ["filesystem", "redis"])
+def test_request_behind_the_label_of_another_is_refused(
+    kind: str, request: pytest.FixtureRequest, files: Files, tmp_path: Path
+) -> None:
+    """Both were signed: the row that is claimed is not that of the request."""
+    own = kind == "filesystem"
+    url = f"filesystem://{tmp_path}/broker" if own else str(request.getfixturevalue("redis_url"))
+    echoes = [sample_tasks.Echo(name, provides=name) for name in ("one", "two")]
+    with fleet(url, files) as (executor, worker):
+        started: list[str] = []
+        begin = worker._server._start
+
+        def start(job: Any) -> Any:
+            started.append(job.id)
+            return begin(job)
+
+        worker._server._start = start  # type: ignore[method-assign]
+        with running(executor, tmp_path, *echoes) as engine:
+            until(lambda: len(executor.requests("queued")) == 2)
+            ids = [each.id for each in executor.requests("queued")]
+            one, two = (each for each in executor._tracker.unfinished() if each.id in ids)
+            with contextlib.closing(connecting.reach_soon(executor._proxy.target, 5)) as broker:
+                copy, other = (
+                    each.envelope(
+                        "victim", executor._options, ours=True, ledger=executor._tracker.ledger
+                    )
+                    for each in (one, two)
+                )
+                copy.signer = executor._proxy.signer
+                data = _envelope.seal(copy, "default")
+                swapped = _envelope.label(data, other.headers, other.correlation_id)
+                queue = next(iter(worker.queues.values()))
+                assert list(broker.publish_many([("", queue, 9, swapped)])) == [True]
+        assert engine.storage.get_flow_state() == "SUCCESS"
+        assert sorted(started[-2:]) == sorted(ids)
+        assert len(started) == len(set(started))

@@ -75,6 +75,13 @@ def label(data: bytes, headers: Mapping[str, Any], id: Any) -> bytes:
     return b"!%b %d %b\n%b" % (id.encode(), epoch, digest.encode(), data)
 
 
+def has_label(message: Message, text: bytes) -> bool:
+    """Whether the label of a message is, or begins with, this one: labels are not signed, and may
+    have been put before another message."""
+    own = label(b"", message.headers, message.properties.get("correlation_id"))
+    return text != b"" and own.startswith(text)
+
+
 def split(data: bytes) -> tuple[bytes, bytes]:
     """The label, b"" where there is none, and what it was put before."""
     if data[:1] != b"!":

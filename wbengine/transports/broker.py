@@ -35,14 +35,16 @@ class Taken:
     """A message that left its queue and is not settled yet; `token` belongs to its broker.
 
     `claim`: what the ledger said of the request in it, where the broker asked it in the same step;
-    `at`: when that step was begun, on the monotonic clock.
+    `label`: of the row that it looked at, as far as it is known; `at`: when that step was begun, on
+    the monotonic clock.
     """
 
-    __slots__ = ("again", "at", "claim", "data", "queue", "token")
+    __slots__ = ("again", "at", "claim", "data", "label", "queue", "token")
 
     def __init__(self, queue: str, token: Any, data: bytes, again: bool) -> None:
         self.queue = queue
         self.claim: Any = None
+        self.label = b""
         self.at: float | None = None
         self.token = token
         self.data = data
@@ -516,6 +518,8 @@ class Consumer:
         tag = next(self._tags)
         try:
             message = _envelope.Message(taken.data, self, tag, taken.again)
+            if taken.claim is not None and not _envelope.has_label(message, taken.label):
+                raise _envelope.BadMessage("its label names the row of another request")
         except _envelope.BadMessage as exc:
             self._broker.discard(taken, str(exc))
             if self._broker.on_discard is not None:

@@ -352,6 +352,7 @@ class FileBroker(Broker):
             taken = Taken(queue, (n, turn, id), data, bool(again))
             if id is not None and self._claims is not None:
                 there = None if row[0] is None else (row[0], row[1], row[2], row[3])
+                taken.label = b"!%b %d " % (id.encode(), epoch)
                 self._claims.tell(taken, began, id, epoch, there, bool(granted))
             found.append(taken)
         if len(found) == most:  # there may be more, for somebody else

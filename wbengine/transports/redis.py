@@ -478,9 +478,11 @@ class RedisBroker(Broker):
         said: Any = None,
     ) -> Taken:
         token = who, number.decode(), take
-        taken = Taken(queue.decode(), token, _envelope.split(data)[1], number.endswith(b"r"))
+        label, data = _envelope.split(data)
+        taken = Taken(queue.decode(), token, data, number.endswith(b"r"))
         if said is not None and self._claims is not None:
             taken.claim, taken.at = self._claims.read(said), began
+            taken.label = label
         return taken
 
     def _join(self) -> str:
