@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["put_current_folder_last"]
+__all__ = ["COMMAND", "put_current_folder_last"]
+
+#: How this command is started in a process of its own, without a look into the current folder
+#: (Python 3.10 cannot be told so).
+COMMAND = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()), "-m", "wbengine")
 
 
 def put_current_folder_last() -> None:

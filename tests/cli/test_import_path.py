@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 #: What commands import of Python, and of packages.
-SHADOWS = ("json", "redis", "click", "logging", "asyncio", "sqlalchemy", "kombu", "tomllib", "uuid")
+SHADOWS = (
+    "json", "redis", "click", "logging", "asyncio", "sqlalchemy", "kombu", "tomllib", "uuid",
+    "multiprocessing", "selectors", "socket", "pickle", "tempfile", "struct", "copyreg", "hmac",
+)  # fmt: skip
 
 TASKS = """
 import json
@@ -65,11 +68,37 @@ def test_a_file_of_the_current_folder_takes_no_module_s_place(
         assert json.loads(done.stdout)["results"]["text"] == "[1]"
 
 
-def test_the_current_folder_is_last_for_the_command_s_script(folder: Path) -> None:
+@pytest.fixture
+def script(folder: Path) -> str:
+    """What pip installs as the command."""
+    # Not so for `python -m wbengine`, which runs that file as the first thing.
+    (folder / "wbengine.py").write_text("open('wbengine.shadowed', 'w').close()\n")
+    path = folder / "bin" / "wbengine"
+    path.parent.mkdir()
+    path.write_text("import sys\nfrom wbengine.__main__ import main\nsys.exit(main())\n")
+    return str(path)
+
+
+def test_the_current_folder_is_last_for_the_command_s_script(folder: Path, script: str) -> None:
     """Python does not look there for what a script imports; the command does, after all else."""
-    script = folder / "bin" / "wbengine"
-    script.parent.mkdir()
-    script.write_text("import sys\nfrom wbengine.__main__ import main\nsys.exit(main())\n")
-    done = call(folder, str(script), "flow", "run", "mine:Dump", "--json")
+    done = call(folder, script, "flow", "run", "mine:Dump", "--json")
     assert json.loads(done.stdout)["results"]["text"] == "[1]"
+    assert not list(folder.glob("*.shadowed"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot be told so")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("worker", "t", "--tasks", "mine", "--burst", "--url=filesystem://broker",
+         "--processes", "1"),
+        ("flow", "run", "mine:Dump", "--persistence=sqlite:///f.db", "--detach"),
+    ],
+    ids=["pool", "detached"],
+)  # fmt: skip
+def test_children_of_the_script_look_there_last_too(
+    words: tuple[str, ...], folder: Path, script: str
+) -> None:
+    done = call(folder, script, *words)
+    assert done.returncode == 0, done.stderr
     assert not list(folder.glob("*.shadowed"))

@@ -6,11 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from wbengine import _import_path
 from wbengine.cli import config, errors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def start(
     :raises Failed: the process ended at once; the line says where its log is.
     """
     log = _log_file(uuid)
-    words = [sys.executable, "-m", "wbengine", "flow", operation, "--no-progress", "--yes"]
+    words = [*_import_path.COMMAND, "flow", operation, "--no-progress", "--yes"]
     words += [] if deadline is None else ["--deadline", str(deadline)]
     words += [] if report is None else ["--report", os.path.abspath(report)]
     words += [] if reason is None else [f"--reason={reason}"]

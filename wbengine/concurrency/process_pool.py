@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import multiprocessing
@@ -12,7 +13,7 @@ import select
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import context as mp_context
 from multiprocessing import process as mp_process
 from typing import Any, Final
@@ -363,14 +364,15 @@ class _Child:
         #: As in `multiprocessing`, less than zero for a signal; known once it is closed.
         self.exit_code: int | None = None
         self._pipe, theirs = context.Pipe()
-        given = (theirs, dict(os.environ), child_logs.levels(), modules)
         try:
-            # Not a daemon: what runs in it may use multiprocessing itself.
-            self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
-                target=child_process.main, args=given, name=name, daemon=False
-            )
             with _BOOKS:
-                self._process.start()
+                given = (theirs, dict(os.environ), child_logs.levels(), modules)
+                # Not a daemon: what runs in it may use multiprocessing itself.
+                self._process: mp_process.BaseProcess = context.Process(  # type: ignore[attr-defined]
+                    target=child_process.main, args=given, name=name, daemon=False
+                )
+                with _safe_path():
+                    self._process.start()
         except BaseException:
             self._pipe.close()
             raise
@@ -455,6 +457,21 @@ class _Child:
             self._process.join()
             self.exit_code = self._process.exitcode
             self._process.close()
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python, started meanwhile, does not look into the current folder for what it needs itself;
+    children get the path of this process.  Python 3.10 does look.
+    """
+    if "PYTHONSAFEPATH" in os.environ:
+        yield
+        return
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
 
 
 def _context() -> mp_context.BaseContext:

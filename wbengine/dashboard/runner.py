@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from wbengine import exceptions
+from wbengine import _import_path, exceptions
 
 __all__ = ["Failed", "Runner"]
 
@@ -122,7 +121,7 @@ class _Command(threading.Thread):
         # A pipe would end with this process; `run` closes it.
         self._printed: Any = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "wbengine", "flow", what, "--yes", "--", uuid],
+            [*_import_path.COMMAND, "flow", what, "--yes", "--", uuid],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._printed,
