@@ -94,7 +94,7 @@ SCHEMA: Final[dict[str, Any]] = {
     "required": ["version", "role", "keys"],
     "additionalProperties": False,
 }
-_FILE: Final = Schema(SCHEMA, "key file")
+_FILE: Final = Schema(SCHEMA, "key file", secret=True)
 
 
 def _derived(secret: bytes, purpose: str) -> bytes:
@@ -375,17 +375,20 @@ def _identity(found: os.stat_result) -> tuple[int, int, int]:
 
 def _read(path: Path) -> tuple[Any, Any]:
     try:
-        with path.open("rb") as file:
+        # What is no file, such as a pipe that nobody writes to, is not waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
             _check_access(path, found)
             return json.loads(file.read()), _identity(found)
     except OSError as error:
         raise exc.InvalidFormat(f"key file {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise exc.InvalidFormat(f"key file {path} is no JSON") from error
+    except (ValueError, RecursionError):  # which hold what was read
+        raise exc.InvalidFormat(f"key file {path} is no JSON") from None
 
 
 def _check_access(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise exc.InvalidFormat(f"key file {path} is no file")
     mode = stat.S_IMODE(found.st_mode)
     # What Kubernetes mounts belongs to root, and its group is that of the pod.
     allowed = 0o640 if found.st_uid == 0 and os.geteuid() != 0 else 0o600

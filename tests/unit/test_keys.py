@@ -6,6 +6,8 @@ import copy
 import hmac
 import json
 import os
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,62 @@ def test_a_file_that_is_not_there_or_no_json_is_refused(path: Path) -> None:
     path.write_text("{")
     with pytest.raises(exc.InvalidFormat, match="no JSON"):
         keys.Keyring.load(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[" * 200_000 + "]" * 200_000, "\udc80", "[]"])
+def test_damaged_file_is_refused_in_our_words(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(exc.InvalidFormat, match=r"keys\.json"):
+        keys.Keyring.load(path)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path, 0o600)
+    for each in (path, tmp_path):
+        with pytest.raises(exc.InvalidFormat, match=r"no file|cannot be read"):
+            keys.Keyring.load(each)
+
+
+def _damaged(content: Any) -> Iterator[Any]:
+    """The content with each of its parts damaged in turn."""
+    if isinstance(content, str):
+        yield from (content + "!", content + "A" * 100, [content], {"x": content})
+    elif isinstance(content, dict):
+        yield from (list(content.values()), {**content, "more": list(content.values())})
+        for name, value in content.items():
+            yield {other: content[other] for other in content if other != name}
+            yield {**content, f"{name}!": value}
+            yield from ({**content, name: other} for other in _damaged(value))
+    elif isinstance(content, list):
+        yield from ([], [content], [*content, *content])
+        for each in content:
+            yield from ([other] for other in _damaged(each))
+    else:
+        yield from ("x", [content], None)
+
+
+@pytest.mark.parametrize("per_role", [False, True])
+def test_damaged_file_s_secrets_are_in_no_error(path: Path, per_role: bool) -> None:
+    content = next(iter(keys.new(per_role=per_role, encrypt=True).values()))
+    secrets = [
+        each["secret"]
+        for name in ("keys", "store", "encrypt")
+        for each in content[name]
+        if "secret" in each
+    ]
+    assert len(secrets) == 3
+    refusals = 0
+    for damaged in _damaged(content):
+        path.write_text(json.dumps(damaged))
+        try:
+            keys.Keyring.load(path)
+        except exc.InvalidFormat as error:
+            refusals += 1
+            text = "".join(traceback.format_exception(error))
+            assert not any(secret[:10] in text for secret in secrets), text
+            assert "key file" in str(error)
+    assert refusals > 70
 
 
 def test_the_option_is_a_path_a_keyring_or_in_the_environment(

@@ -21,10 +21,11 @@ class Schema:
     Thread-safe.
     """
 
-    def __init__(self, schema: Mapping[str, Any], name: str) -> None:
-        """`name` says in errors what is described."""
+    def __init__(self, schema: Mapping[str, Any], name: str, *, secret: bool = False) -> None:
+        """`name` says in errors what is described; of what is secret they show nothing."""
         self.schema = schema
         self.name = name
+        self._secret = secret
 
     @functools.cached_property
     def _compiled(self) -> Callable[[Any], object]:
@@ -53,7 +54,10 @@ class Schema:
             error = next(jsonschema.Draft4Validator(self.schema).iter_errors(data), None)
             if error is not None:
                 where = "".join(f"[{part!r}]" for part in error.absolute_path)
-                return f"{name}{where} is invalid: {error.message[:200]}"
+                told = (
+                    f"{error.validator}: {error.validator_value}" if self._secret else error.message
+                )
+                return f"{name}{where} is invalid: {told[:200]}"
         except (RecursionError, ValueError):  # what cannot even be shown in the message
             pass
         return f"{name} is invalid"
