@@ -377,3 +377,43 @@ def test_request_behind_the_label_of_another_is_refused(
         assert engine.storage.get_flow_state() == "SUCCESS"
         assert sorted(started[-2:]) == sorted(ids)
         assert len(started) == len(set(started))
+
+
+@pytest.mark.parametrize("pause", [0.3, 1.0])
+def test_real_request_that_came_while_a_forged_one_was_looked_at_is_run(
+    pause: float, redis_url: Any, files: Files, tmp_path: Path
+) -> None:
+    """Another worker settles it, for its row is claimed; it must not be run twice, and is not."""
+    url = str(redis_url)
+    echo = sample_tasks.Echo("echo", provides="echoed")
+    with fleet(url, files) as (executor, worker), contextlib.ExitStack() as stack:
+        looks = threading.Event()
+        verify = worker._proxy.signer.verify  # type: ignore[union-attr]
+
+        def slowly(message: Any, audience: Any) -> bytes:
+            try:
+                return verify(message, audience)
+            except exc.NotTrusted:
+                looks.set()
+                time.sleep(pause)
+                raise
+
+        worker._proxy.signer.verify = slowly  # type: ignore[union-attr, method-assign]
+        with running(executor, tmp_path, echo) as engine, speaking(url) as say:
+            until(lambda: executor.requests("queued"))
+            (request,) = executor.requests("queued")
+            (real,) = [e for e in executor._tracker.unfinished() if e.id == request.id]
+            forged = real.envelope(
+                "victim", executor._options, ours=True, ledger=executor._tracker.ledger
+            )
+            forged.body = {**forged.body, "arguments": {"value": "forged"}}
+            forged.priority = 9
+            say(forged)
+            until(lambda: _waiting(executor, worker) >= 2)
+            (tmp_path / "release").touch()
+            assert looks.wait(PATIENCE)
+            other = worker_in_thread(url, sample_tasks, keys=files.of(keys.WORKER), threads_count=1)
+            stack.enter_context(other)
+            until(lambda: not (executor.requests("queued") or executor.requests("started")))
+        assert engine.storage.get_flow_state() == "SUCCESS"
+        assert engine.storage.fetch("echoed") == 5

@@ -287,6 +287,27 @@ def test_who_was_only_frozen_keeps_what_he_took_since() -> None:
     assert effects == [fx.Reopen(entry, 2)]
 
 
+@pytest.mark.parametrize("kind", [Never, Again])
+def test_what_its_holder_gave_back_before_it_began_is_published_as_it_was(kind: Any) -> None:
+    """Such as who was given a forged copy, and claimed the row with it."""
+    bench = Fleeting()
+    entry = bench.pending(kind=kind)
+    bench.told(entry, pr.PENDING, "w2", **{env.WBE_ASK: 0})
+    assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"))[0] == "w1"
+    assert bench.told(entry, pr.PENDING, "w1")[0] == fx.Inspect(entry)
+    dispatch = sent(bench.row(entry, ledgers.ROW_OPEN))
+    assert (dispatch.epoch, entry.state, entry.worker, entry.resends) == (1, pr.PENDING, None, 0)
+    assert settled(bench.succeed(entry, epoch=1))
+
+
+def test_what_was_begun_and_is_open_again_is_lost() -> None:
+    """Its server was set back, perhaps."""
+    bench = Fleeting()
+    entry = bench.running("w1", kind=Never)
+    bench.lose("w1")
+    assert failures(bench.row(entry, ledgers.ROW_OPEN, lost="w1"), exc.WorkerLost)
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_a_row_that_vanished_cannot_be_reopened(running: bool) -> None:
     bench = Fleeting()

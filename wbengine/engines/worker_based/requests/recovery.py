@@ -569,9 +569,11 @@ class Recovery:
                 return [] if later else [fx.Revoke(tracked)]  # later: another owner's by now
             return self._on_nothing(tracked, now)
         if tracked.state == pr.RUNNING:
-            # It was claimed, and is not any more: only its lost worker could tell.
+            # It was claimed, and is not any more.
             if not (tracked.lookups or tracked.worker == lost):
                 return []
+            if state == ledgers.ROW_OPEN and seen.epoch == tracked.epoch and tracked.claimed:
+                return self._send_unbegun(tracked, now)
             return self.lose(tracked, now, rowless=state is None)
         tracked.lookups = 0
         return self._on_unclaimed(tracked, seen, now, lost)
@@ -758,6 +760,14 @@ class Recovery:
         # PENDING back to WAITING is no move of the protocol: this is the same wait, begun again.
         tracked.request.current_state = pr.WAITING
         return self._route_from_line(tracked, now)
+
+    def _send_unbegun(self, tracked: TrackedRequest, now: float) -> list[Effect]:
+        """Who had claimed it gave its row back, such as one that was given a forged copy: nobody
+        began it under this number, and its row is granted once."""
+        tracked.lookups = 0
+        tracked.worker = tracked.lost = None
+        tracked.denied = tracked.claimed = False
+        return self._reroute(tracked, now)
 
     def _route_from_line(self, tracked: TrackedRequest, now: float) -> list[Effect]:
         """Its place in the line, if it had one, is another's from now on."""
