@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from wbengine import exceptions
@@ -66,14 +66,29 @@ def encode(tree: Any, errors: str = "strict", *, finite: bool = False) -> bytes:
 def canonical(tree: Any) -> bytes:
     """As `encode`, the same for the same values, whatever the order of keys; it is not read again.
 
-    :raises ValueError, TypeError, RecursionError: it cannot be written.
+    :raises ValueError, TypeError, RecursionError: it cannot be written, such as an infinity.
     """
-    if orjson is not None:
+    if orjson is not None and _is_written_alike((tree,)):
         try:
             return orjson.dumps(tree, None, _SORTED)
         except (TypeError, ValueError):
             pass
     return _sorted_text(tree).encode("utf-8", "surrogatepass")
+
+
+def _is_written_alike(values: Iterable[Any]) -> bool:
+    """Whether orjson writes the numbers in trees as Python does: those without an exponent."""
+    for value in values:
+        kind = type(value)
+        if kind is float:
+            if not (1e-4 <= abs(value) < 1e16 or value == 0.0):
+                return False
+        elif kind is dict:
+            if not _is_written_alike(value.values()):
+                return False
+        elif (kind is list or kind is tuple) and not _is_written_alike(value):
+            return False
+    return True
 
 
 def decode(data: bytes) -> Any:
@@ -160,7 +175,10 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _read_float(text: str) -> float:
+def read_float(text: str) -> float:
+    """
+    :raises ValueError: it overflows.
+    """
     value = float(text)
     if value - value != 0.0:
         raise ValueError(f"{text[:100]} is not a JSON number")
@@ -176,12 +194,12 @@ def _read_int(text: str) -> int:
 _max_digits: Callable[[], int | None] = getattr(sys, "get_int_max_str_digits", lambda: None)
 
 _reader: Final = json.JSONDecoder(
-    object_pairs_hook=_read_object, parse_constant=_no_constant, parse_float=_read_float
+    object_pairs_hook=_read_object, parse_constant=_no_constant, parse_float=read_float
 )
 _careful_reader: Final = json.JSONDecoder(
     object_pairs_hook=_read_object,
     parse_constant=_no_constant,
-    parse_float=_read_float,
+    parse_float=read_float,
     parse_int=_read_int,
 )
 

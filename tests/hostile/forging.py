@@ -96,14 +96,16 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
     made = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         at = chance.randrange(len(made) or 1)
-        match chance.randrange(5):
+        match chance.randrange(6):
             case 0 if made:
                 made[at] ^= 1 << chance.randrange(8)
             case 1:
                 del made[at : at + chance.choice((1, 1, 8, 64))]
             case 2:
                 made[at:at] = chance.choice((b"0", b'"', b"{", b"\\u0000", b"\xff", b" ", b"null,"))
-            case 3:
+            case 3 if b"null" in made:  # as some write what is no number
+                made[:] = made.replace(b"null", b"1e999", 1)
+            case 4:
                 made[at:at] = made[at : at + 16]
             case _:
                 end = at + chance.randrange(1, 16)

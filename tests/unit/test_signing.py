@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.hostile import forging
 from tests.support import signed
 from tests.support.signed import KINDS, Party
-from wbengine import _clock, keys
+from wbengine import _clock, _json_text, keys
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
@@ -114,6 +115,8 @@ TAMPERED: dict[str, Callable[[Any], None]] = {
     "ledger": lambda m: m.headers.pop(env.WBE_LEDGER),
     "another header": _header(env.WBE_LOGS, 1),
     "expiry": _header(env.EXPIRES, 2e9),
+    "limit that is no number": _header("timelimit", [1.5, math.nan]),
+    "limit that is infinite": _header("timelimit", [1.5, math.inf]),
     "signature": lambda m: m.headers.__setitem__(
         env.WBE_SIGNATURE, m.headers[env.WBE_SIGNATURE][:-1] + "x"
     ),
@@ -142,6 +145,27 @@ def test_what_was_changed_is_not_believed(parties: dict[str, Party], how: str) -
     TAMPERED[how](message)
     with pytest.raises(exc.NotTrusted):
         parties[keys.WORKER].hear(message)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-Infinity"])
+def test_what_is_no_number_is_not_read(parties: dict[str, Party], number: bytes) -> None:
+    data = signed.sealed(parties[keys.ENGINE].say("request"))
+    signed.read(data)
+    with pytest.raises(signed.BadMessage):
+        signed.read(data.replace(b"[1.5,null]", b"[1.5,%b]" % number))
+
+
+@pytest.mark.parametrize("number", [1e-05, 1e16, 0.1, 1e-300, 5e-324, 0.0, 1.5e300])
+def test_whoever_has_no_orjson_signs_the_same(
+    parties: dict[str, Party], number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = signed.envelope("request")
+    said.headers["timelimit"] = [number, None]
+    said.signer = parties[keys.ENGINE].signer
+    message = signed.came(said)
+    parties[keys.WORKER].hear(message)
+    monkeypatch.setattr(_json_text, "orjson", None)
+    parties[keys.WORKER].hear(message)
 
 
 def test_headers_that_brokers_add_change_nothing(parties: dict[str, Party]) -> None:

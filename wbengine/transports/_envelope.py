@@ -37,7 +37,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-_reader = json.JSONDecoder(parse_constant=_refuse_constant)
+_reader = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_json_text.read_float)
 
 
 class Channel(Protocol):
