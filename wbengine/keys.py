@@ -18,10 +18,11 @@ import os
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from wbengine import exceptions as exc
 from wbengine.types.schemas import Schema
@@ -55,13 +56,13 @@ _SIZE: Final = 32
 
 _KEY_ID: Final = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{1,64}\Z"}
 _BYTES: Final = {"type": "string", "pattern": r"^[A-Za-z0-9_-]{43}=?\Z"}
+_TIME: Final = {"type": "number"}
 _SECRET: Final = {
     "type": "object",
-    "properties": {"id": _KEY_ID, "secret": _BYTES},
+    "properties": {"id": _KEY_ID, "secret": _BYTES, "since": _TIME, "until": _TIME},
     "required": ["id", "secret"],
     "additionalProperties": False,
 }
-_TIME: Final = {"type": "number"}
 
 #: Of a key file.
 SCHEMA: Final[dict[str, Any]] = {
@@ -106,11 +107,29 @@ def _bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _current(ordered: Sequence[Key], now: float) -> Key:
+@dataclass(slots=True)
+class _Secret:
+    """It is used from `since`, and known until `until`."""
+
+    id: str
+    bytes: bytes = field(repr=False)
+    since: float
+    until: float | None
+
+
+_Timed = TypeVar("_Timed", "Key", _Secret)
+
+
+def _current(ordered: Sequence[_Timed], now: float) -> _Timed:
     """Of what is ordered by `since`: the latest that has begun and is not over."""
     valid = [each for each in ordered if each.until is None or now <= each.until] or ordered
     begun = [each for each in valid if each.since <= now] or valid[:1]
     return begun[-1]
+
+
+def _valid(known: Iterable[_Secret], key_id: str, now: float) -> _Secret | None:
+    valid = (each for each in known if each.until is None or now <= each.until)
+    return next((each for each in valid if each.id == key_id), None)
 
 
 def text_of(data: bytes) -> str:
@@ -274,19 +293,19 @@ class Keyring:
 
     def seal(self, data: bytes, bound: bytes) -> tuple[str, bytes]:
         """Hide `data`: the id of the key, and what is sent instead; it opens with `bound` only."""
-        key_id, secret = next(iter(self._bodies.items()))
+        key = _current(self._bodies, time.time())
         nonce = secrets.token_bytes(12)
-        return key_id, nonce + _aesgcm(_derived(secret, "body")).encrypt(nonce, data, bound)
+        return key.id, nonce + _aesgcm(_derived(key.bytes, "body")).encrypt(nonce, data, bound)
 
     def open(self, key_id: str, data: bytes, bound: bytes) -> bytes:
         """What `seal` hid.
 
         :raises NotTrusted: it was hidden with another key, or is damaged.
         """
-        secret = self._bodies.get(key_id)
-        if secret is None:
+        key = _valid(self._bodies, key_id, time.time())
+        if key is None:
             raise exc.NotTrusted("no key of that id opens bodies")
-        cipher = _aesgcm(_derived(secret, "body"))
+        cipher = _aesgcm(_derived(key.bytes, "body"))
         try:
             opened: bytes = cipher.decrypt(data[:12], data[12:], bound)
         except Exception as error:
@@ -300,10 +319,10 @@ class Keyring:
 
         :raises NotTrusted: this key file has no secret of stores.
         """
-        key_id, secret = next(iter(self._store.items()), ("", None))
-        if secret is None:
+        if not self._store:
             raise exc.NotTrusted(f"the key file of {self.role!r} has no secret for stores")
-        return f"{key_id}.{text_of(hmac.digest(_derived(secret, purpose), data, 'sha256'))}"
+        key = _current(self._store, time.time())
+        return f"{key.id}.{text_of(hmac.digest(_derived(key.bytes, purpose), data, 'sha256'))}"
 
     def verify_mac(self, purpose: str, data: bytes, mac: str | None) -> None:
         """
@@ -312,10 +331,12 @@ class Keyring:
         if not isinstance(mac, str):
             raise exc.NotTrusted("the record has no MAC")
         key_id, _, text = mac.partition(".")
-        secret = self._store.get(key_id)
-        if secret is None:
-            raise exc.NotTrusted("the MAC of the record was made with a key that is not known")
-        found = text_of(hmac.digest(_derived(secret, purpose), data, "sha256"))
+        key = _valid(self._store, key_id, time.time())
+        if key is None:
+            raise exc.NotTrusted(
+                "the MAC of the record was made with a key that is not known, or not valid any more"
+            )
+        found = text_of(hmac.digest(_derived(key.bytes, purpose), data, "sha256"))
         if not hmac.compare_digest(found.encode(), text.encode("utf-8", "replace")):
             raise exc.NotTrusted("the record does not have the MAC of what it holds")
 
@@ -430,8 +451,12 @@ def _secret_of(text: str) -> bytes:
     return found
 
 
-def _secrets(data: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
-    return {each["id"]: _secret_of(each["secret"]) for each in data}
+def _secrets(data: Iterable[Mapping[str, Any]]) -> list[_Secret]:
+    made = [
+        _Secret(each["id"], _secret_of(each["secret"]), each.get("since", 0.0), each.get("until"))
+        for each in data
+    ]
+    return sorted(made, key=lambda each: each.since)
 
 
 # Making them. ------------------------------------------------------------------------------------
@@ -483,21 +508,35 @@ def _seen_by(role: str, key: Mapping[str, Any]) -> dict[str, Any]:
 def rotated(
     files: Mapping[str, Mapping[str, Any]], since: float, until: float, now: float
 ) -> dict[str, dict[str, Any]]:
-    """The contents of all key files of a fleet (by role), each role with a new key to sign with.
+    """The contents of all key files of a fleet (by role), each role with a new key to sign with,
+    and with new secrets of stores and bodies.
 
-    It signs from `since`; those before it only verify then, until `until`.  Those whose time is
-    over are left out, and those that would begin to sign after it.
+    They are used from `since`; those before them only verify (or open) then, until `until`.  Those
+    whose time is over are left out, and those that would begin after them.  Each file gets what
+    only some have: an earlier rotation broke off.
     """
-    made = [_new_key(role, since) for role in files]
-    result = {}
-    for role, content in files.items():
-        kept = [
-            {**key, "until": min(key.get("until", until), until)} if key["role"] in files else key
-            for key in content["keys"]
-            if key.get("until", now) >= now and key.get("since", 0.0) <= since
+
+    def kept(name: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+        others = (each for other in files.values() for each in other.get(name, ()))
+        found = {each["id"]: each for each in (*others, *content[name])}
+        return [
+            {**each, "until": min(each.get("until", until), until)}
+            if each.get("role") in (None, *files)
+            else each
+            for each in found.values()
+            if each.get("until", now) >= now and each.get("since", 0.0) <= since
         ]
-        result[role] = {**content, "keys": kept + [_seen_by(role, key) for key in made]}
-    return result
+
+    made = [_new_key(role, since) for role in files]
+    fresh = {name: {**_new_secret(), "since": since} for name in ("store", "encrypt")}
+    return {
+        role: {
+            **content,
+            **{name: [*kept(name, content), fresh[name]] for name in fresh if content.get(name)},
+            "keys": [_seen_by(role, each) for each in (*kept("keys", content), *made)],
+        }
+        for role, content in files.items()
+    }
 
 
 def write(path: Path, content: Mapping[str, Any], *, replace: bool = False) -> None:
@@ -505,12 +544,27 @@ def write(path: Path, content: Mapping[str, Any], *, replace: bool = False) -> N
 
     :raises FileExistsError: it is there, and is not to be replaced.
     """
+    if replace:
+        replace_all({path: content})
+        return
     Keyring(content)
-    target = path.with_name(f".{path.name}.{secrets.token_hex(4)}") if replace else path
-    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(file, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(content, indent=2) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
-    if replace:
-        os.replace(target, path)
+
+
+def replace_all(contents: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Replace key files (of a link, what it leads to): none, if one of them cannot be written."""
+    written: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            path = path.resolve()
+            written[path] = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            write(written[path], content)
+        for path, file in written.items():
+            os.replace(file, path)
+    finally:
+        for file in written.values():
+            file.unlink(missing_ok=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +78,42 @@ def test_roles_are_rotated_together(wbengine: Command, tmp_path: Path) -> None:
     wbengine("keys", "new", str(path), "--per-role")
     answer = wbengine("keys", "rotate", str(path / "worker.json"))
     assert answer.code == 1 and "engine.json, operator.json is missing" in answer.err
+
+
+def test_rotation_that_cannot_write_one_file_changes_none(
+    wbengine: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys"
+    wbengine("keys", "new", str(path), "--per-role")
+    before = {each.name: each.read_bytes() for each in path.iterdir()}
+    write, calls = keys.write, iter(range(3))
+
+    def full(*args: Any, **more: Any) -> None:
+        if next(calls) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*args, **more)
+
+    monkeypatch.setattr(keys, "write", full)
+    answer = wbengine("keys", "rotate", str(path), "--in", "0")
+    assert answer.code == 1 and "No space left" in answer.err
+    assert {each.name: each.read_bytes() for each in path.iterdir()} == before
+
+
+def test_link_leads_to_the_rotated_file(wbengine: Command, tmp_path: Path) -> None:
+    path, link = tmp_path / "keys.json", tmp_path / "link.json"
+    wbengine("keys", "new", str(path))
+    link.symlink_to(path)
+    assert wbengine("keys", "rotate", str(link)).code == 0
+    assert link.is_symlink() and len(keys.Keyring.load(path).keys) == 2
+
+
+def test_shared_file_is_not_rotated_among_those_of_roles(wbengine: Command, tmp_path: Path) -> None:
+    """All roles would get its secret."""
+    path = tmp_path / "keys"
+    wbengine("keys", "new", str(path), "--per-role")
+    wbengine("keys", "new", str(path / "shared.json"))
+    answer = wbengine("keys", "rotate", str(path))
+    assert answer.code == 1 and "rotated by itself" in answer.err
 
 
 def test_key_file_that_others_can_read_is_refused(wbengine: Command, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from wbengine import _clock, keys
 from wbengine import exceptions as exc
-from wbengine import keys
 
 NOW = 1_000_000.0
 
@@ -234,6 +234,60 @@ def test_whatever_signs_after_a_second_rotation_is_trusted(per_role: bool, delay
             key = keys.Keyring(content).signing_key(NOW + at)
             for other in files.values():
                 keys.Keyring(other).trusted(key.id, (role,), NOW + at)
+
+
+@pytest.mark.parametrize("per_role", [False, True])
+def test_secrets_of_stores_and_bodies_are_rotated_with_the_keys(
+    per_role: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was stolen hides, opens and guards nothing once its time is over."""
+    clock = _clock.ManualClock(NOW)
+    monkeypatch.setattr(keys, "time", clock)
+    before = keys.new(per_role=per_role, encrypt=True)
+    after = keys.rotated(before, NOW + 60, NOW + 600, NOW)
+    role = keys.ENGINE if per_role else keys.ANY
+    stolen, ring = keys.Keyring(before[role]), keys.Keyring(after[role])
+    others = [keys.Keyring(content) for content in after.values()]
+    for wait in (0, 59):
+        clock.advance(wait)
+        stolen.verify_mac("flow", b"x", ring.mac("flow", b"x"))
+        assert stolen.open(*ring.seal(b"x", b""), b"") == b"x"
+    mac, sealed = stolen.mac("flow", b"x"), stolen.seal(b"x", b"")
+    clock.advance(1)
+    new, hidden = ring.mac("flow", b"x"), ring.seal(b"x", b"")
+    for other in others:
+        assert other.open(*sealed, b"") == other.open(*hidden, b"") == b"x"
+        if other.role != keys.WORKER:
+            other.verify_mac("flow", b"x", mac)
+            other.verify_mac("flow", b"x", new)
+    for call in (lambda: stolen.verify_mac("flow", b"x", new), lambda: stolen.open(*hidden, b"")):
+        with pytest.raises(exc.NotTrusted, match=r"not known|no key"):
+            call()
+    clock.advance(541)
+    with pytest.raises(exc.NotTrusted, match="not valid any more"):
+        ring.verify_mac("flow", b"x", mac)
+    with pytest.raises(exc.NotTrusted, match="no key of that id"):
+        ring.open(*sealed, b"")
+    assert "store" not in after.get(keys.WORKER, {})
+
+
+def test_rotation_mends_one_that_broke_off() -> None:
+    """Of which only the engine has the file: what it signed meanwhile is trusted by all then."""
+    before = keys.new(per_role=True, encrypt=True)
+    torn = {**before, keys.ENGINE: keys.rotated(before, NOW, NOW + 600, NOW)[keys.ENGINE]}
+    after = {
+        role: keys.Keyring(content)
+        for role, content in keys.rotated(torn, NOW + 60, NOW + 600, NOW + 1).items()
+    }
+    said = keys.Keyring(torn[keys.ENGINE])
+    for ring in after.values():
+        assert ring.trusted(said.signing_key(NOW + 1).id, (keys.ENGINE,), NOW + 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "time", _clock.ManualClock(NOW + 2))
+        after[keys.OPERATOR].verify_mac("flow", b"x", said.mac("flow", b"x"))
+        assert after[keys.WORKER].open(*said.seal(b"x", b""), b"") == b"x"
+    for ring in after.values():
+        assert {key.role for key in ring.keys.values() if key.secret} == {ring.role}
 
 
 def test_key_that_is_over_signs_nothing_while_there_is_another() -> None:

@@ -123,7 +123,7 @@ def show(context: contexts.Context, path: Path | None) -> None:
     It signs after a while (--in), in which the files are to be copied to all processes; those that
     run read them again.  The keys before it are trusted for some time more (--keep): what they
     signed may wait in a queue, or in a ledger for a flow that goes on later.  Make that longer than
-    the result_ttl of your engines, and than your flows rest.
+    the result_ttl of your engines, and than a flow of yours may stay suspended.
 
     \b
     wbengine keys rotate keys.json
@@ -145,19 +145,20 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
         if by_role.setdefault(content["role"], (file, content))[0] != file:
             raise errors.Failed(f"{path} holds two files of role {content['role']!r}")
     contents = {role: content for role, (_, content) in by_role.items()}
+    if keys.ANY in contents and len(contents) > 1:
+        raise errors.Failed(f"{path}: a shared key file is rotated by itself: name the file")
     if not contents or (keys.ANY not in contents and len(contents) < len(keys.ROLES)):
         missing = ", ".join(f"{role}.json" for role in keys.ROLES if role not in contents)
         raise errors.Failed(f"{path}: keys are rotated for all roles at once: {missing} is missing")
     now = time.time()
     rotated = _checked(lambda: keys.rotated(contents, now + delay, now + delay + keep, now))
-    for role, content in rotated.items():
-        file, _ = by_role[role]
-        try:
-            keys.write(file, content, replace=True)
-        except OSError as error:
-            raise errors.Failed(f"{file}: {errors.reason(error)}") from error
+    try:
+        keys.replace_all({by_role[role][0]: content for role, content in rotated.items()})
+    except OSError as error:
+        raise errors.Failed(f"{path}: {errors.reason(error)}") from error
+    for role in rotated:
         context.printer.note(
-            f"{file}: a new key of role {role!r} signs from {_moment(now + delay)}"
+            f"{by_role[role][0]}: a new key of role {role!r} signs from {_moment(now + delay)}"
         )
 
 
