@@ -89,10 +89,12 @@ def read(data: bytes) -> _envelope.Message:
 class Party:
     """Whoever signs and verifies with one key file, on one clock."""
 
-    def __init__(self, content: dict[str, Any], clock: _clock.Clock) -> None:
+    def __init__(self, content: dict[str, Any], clock: _clock.Clock, exchange: str = "x") -> None:
         numbers = itertools.count(1)
         self.ring = keys.Keyring(content)
-        self.signer = signing.Signer(self.ring, clock, lambda: f"n{next(numbers)}")
+        self.signer = signing.Signer(
+            self.ring, clock, lambda: f"n{next(numbers)}", exchange=exchange
+        )
 
     def say(self, kind: str) -> env.Envelope:
         made = envelope(kind)

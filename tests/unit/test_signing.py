@@ -185,6 +185,36 @@ def test_what_was_said_to_others_is_not_believed(parties: dict[str, Party]) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_was_said_in_another_exchange_is_not_believed(
+    clock: _clock.ManualClock, kind: str
+) -> None:
+    """All workers of any exchange are called by one name.  Answers are kept by their ledger."""
+    content = keys.new()[keys.ANY]
+    message = signed.came(Party(content, clock, "other").say(kind))
+    Party(content, clock, "other").hear(message)
+    hearer = Party(content, clock)
+    if kind == "response":
+        hearer.hear(message)
+    else:
+        with pytest.raises(exc.NotTrusted, match="signature"):
+            hearer.hear(message)
+
+
+def test_an_order_is_for_those_who_had_begun(clock: _clock.ManualClock) -> None:
+    """Who keeps it cannot stop those that begin later; a beat of before tells them what is so."""
+    content = keys.new()[keys.ANY]
+    early = Party(content, clock)
+    order, beat = (signed.came(early.say(kind)) for kind in ("control", "beat"))
+    early.hear(order)
+    clock.advance(1)
+    late = Party(content, clock)
+    late.hear(beat)
+    with pytest.raises(exc.NotTrusted, match="before this process began"):
+        late.hear(order)
+    late.hear(signed.came(early.say("control")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_what_is_about_now_must_be_new(
     parties: dict[str, Party], clock: _clock.ManualClock, kind: str
 ) -> None:

@@ -77,7 +77,7 @@ class Proxy:
         self._dispatcher = dispatcher.TypeDispatcher(type_handlers)
         #: Signs what is sent, and verifies what comes, where there are keys; peers of other kinds
         #: sign nothing.
-        self.signer = None if keys is None or interop else signing.Signer(keys)
+        self.signer = None if keys is None or interop else signing.Signer(keys, exchange=exchange)
         self._audience = {topic, *bindings}
         sends = AmqpSender if self._target.amqp else Sender
         self._sender = sends(self._target, self._topology, exchange)

@@ -1,9 +1,9 @@
 """Who said a message: signed as it is encoded, verified before anything of it is read.
 
 What is signed is one line of JSON, and the bytes of the body behind it: version, algorithm and id
-of the key, type, correlation id, to whom it goes, when it was sent, a nonce, who is to be answered,
-and all headers but the signature itself and those that brokers add.  Answers may be
-passed on to whoever inherits a flow: to whom they go is not signed.
+of the key, type, correlation id, to whom it goes and in which exchange, when it was sent, a nonce,
+who is to be answered, and all headers but the signature itself and those that brokers add.  Answers
+may be passed on to whoever inherits a flow: to whom they go is not signed.
 """
 
 from __future__ import annotations
@@ -89,9 +89,13 @@ class Signer:
         ring: keys.Keyring,
         clock: _clock.Clock = _clock.SYSTEM,
         nonce: Callable[[], str] = lambda: secrets.token_hex(12),
+        *,
+        exchange: str = "",
     ) -> None:
         self.ring = ring
+        self._exchange = exchange
         self._clock = clock
+        self._began = int(clock.time())
         self._nonce = nonce
         self._nonces = Nonces()
 
@@ -105,7 +109,7 @@ class Signer:
         nonce = self._nonce() if kind in _OF_NOW else "-"
         to = "-" if kind == pr.RESPONSE else envelope.routing_key
         said = VERSION, key.id, str(int(now)), nonce, to
-        data = _signed(
+        data = self._signed(
             said, key.algorithm, kind, envelope.correlation_id, envelope.reply_to, envelope.headers
         )
         mac = key.sign(_PURPOSE, data + envelope.encoded)
@@ -163,7 +167,7 @@ class Signer:
         _, key_id, sent, nonce, to = said
         key = self.ring.trusted(key_id, roles, now)
         try:
-            data = _signed(said, key.algorithm, kind, id, reply_to, headers)
+            data = self._signed(said, key.algorithm, kind, id, reply_to, headers)
             given = bytes.fromhex(mac)
             genuine = given.hex() == mac and key.verifies(_PURPOSE, data + body, given)
         except (TypeError, ValueError, RecursionError):
@@ -175,6 +179,8 @@ class Signer:
         if kind in _OF_NOW:
             if not abs(now - int(sent)) <= WINDOW:
                 raise exc.NotTrusted("it is too old, or clocks differ")
+            if kind == commands.CONTROL and int(sent) < self._began:
+                raise exc.NotTrusted("it was said before this process began, or clocks differ")
             if not self._nonces.is_new(f"{key_id} {nonce}", now):
                 raise exc.NotTrusted("it was said before")
         return self._opened(kind, id, headers, body)
@@ -195,25 +201,25 @@ class Signer:
         except ValueError:
             raise exc.NotTrusted("its body is not encrypted as it says") from None
 
+    def _signed(
+        self,
+        said: Collection[str],
+        algorithm: str,
+        kind: str,
+        id: Any,
+        reply_to: Any,
+        headers: Mapping[str, Any],
+    ) -> bytes:
+        """What is signed, but for the body."""
+        bound = headers
+        if left_out := _NOT_SIGNED.intersection(headers):
+            bound = dict(headers)
+            for name in left_out:
+                del bound[name]
+        where = (None, None) if kind == pr.RESPONSE else (self._exchange, reply_to)
+        return _json_text.canonical([*said, algorithm, kind, id, *where, bound]) + b"\n"
+
 
 def _bound(kind: str, id: Any) -> bytes:
     """What an encrypted body belongs to."""
     return f"{kind} {id}".encode("utf-8", "surrogatepass")
-
-
-def _signed(
-    said: Collection[str],
-    algorithm: str,
-    kind: str,
-    id: Any,
-    reply_to: Any,
-    headers: Mapping[str, Any],
-) -> bytes:
-    """What is signed, but for the body."""
-    bound = headers
-    if left_out := _NOT_SIGNED.intersection(headers):
-        bound = dict(headers)
-        for name in left_out:
-            del bound[name]
-    to_answer = None if kind == pr.RESPONSE else reply_to
-    return _json_text.canonical([*said, algorithm, kind, id, to_answer, bound]) + b"\n"
