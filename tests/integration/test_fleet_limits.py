@@ -242,6 +242,32 @@ class Spoils(task.Task):
         raise LookupError("spoilt")
 
 
+class SpoilsLate(task.Task):
+    def execute(self) -> None:
+        until(lambda: len(TOLD.began) == 3)
+        raise LookupError("spoilt")
+
+
+@pytest.mark.parametrize("cancel_on_revert", [False, True])
+@pytest.mark.parametrize("own", [0, 2])
+def test_items_that_wait_do_not_hold_up_undoing(own: int, cancel_on_revert: bool) -> None:
+    """Neither those of which none began, nor those of which some did."""
+    holder = Running(flow(three, 3 - own, "holder", ENDLESS), **PARALLEL)
+    until(lambda: TOLD.running == 3 - own)
+    made = three("each", inject={"seconds": 0.5})
+    made.cancel_on_revert = cancel_on_revert
+    found = unordered_flow.Flow("f").add(SpoilsLate())
+    found.add(task.Map(made, over="items", item="who"))
+    engine = engines.load(found, inputs={"items": ["x"] * 9}, **PARALLEL)
+    with pytest.raises(LookupError, match="spoilt"):
+        engine.run()
+    assert engine.storage.get_flow_state() == states.REVERTED
+    assert len(TOLD.began) == 3, "no further item began"
+    assert TOLD.running == 3 - own
+    RELEASED.set()
+    assert holder.end() == states.SUCCESS
+
+
 def test_suspended_flow_goes_on(store: base.Backend) -> None:
     engine = engines.load(flow(three, 30, "f"), backend=store, **PARALLEL)
     threading.Timer(0.1, engine.suspend).start()

@@ -223,15 +223,17 @@ class LimitedTasks:
         """Whether so many items of a Map wait that no more are to be made."""
         return self._items[node] >= MOST_ITEMS
 
-    def withdraw(self) -> Sequence[calls.Invocation]:
-        """Take back all items that wait."""
+    def withdraw(self, scope: Container[int] | None = None) -> Sequence[calls.Invocation]:
+        """Take back the items that wait: all, or those of a scope."""
         if not +self._items:
             return ()
         return [
             call
             for line in self._lines.values()
             for _, _, node, call in line.heap
-            if call is not None and self._forget(node, call.index)
+            if call is not None
+            and (scope is None or node in scope)
+            and self._forget(node, call.index)
         ]
 
     def close(self) -> None:

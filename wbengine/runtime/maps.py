@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -314,16 +314,20 @@ class Maps:
                 running.fanout.stop()
                 self._changed(node, running.fanout)
 
-    def undo(self, scope: range) -> None:
+    def undo(self, scope: range, limited: Container[int]) -> list[int]:
         """Execute no further items of the Maps in a scope that is being undone, if their items end
-        early then.
+        early then, or are `limited`; returns their nodes.
         """
+        found = []
         for node, running in self.running.items():
             call = running.call
-            if node in scope and call.task.cancel_on_revert and call.action == calls.EXECUTE:
+            ends = call.task.cancel_on_revert or node in limited
+            if node in scope and ends and call.action == calls.EXECUTE:
                 running.undone = True
                 running.fanout.stop()
                 self._changed(node, running.fanout)
+                found.append(node)
+        return found
 
     def idle(self) -> list[Idle]:
         """Take out those of which nothing is under way, and nothing more will be in this run.

@@ -797,10 +797,15 @@ class Run:
         """A scope is being undone: cancel what of it is under way, as far as that says so itself
         (`Task.cancel_on_revert`).
         """
+        limited: Container[int] = ()
         if self._limited is not None:
             self._forget_limited(scope)
+            limited = self._limited.limits
         if self._maps.running:
-            self._maps.undo(scope)
+            self._in_flight.ending.update(self._maps.undo(scope, limited))
+        if self._limited is not None:
+            for call in self._limited.withdraw(scope):
+                self._give_back(call)
         found = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # in the midst of a turn
             found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
