@@ -214,6 +214,19 @@ def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> 
     keeper.leave([holder])
 
 
+def test_what_is_not_taken_of_a_rate_is_lost() -> None:
+    """A run loop that is busy for long begins no more than a moment's worth after it."""
+    now = 0.0
+    keeper = keepers.Keeper(stores.MemoryStore(), lambda: now)
+    holder = keepers.Holder(keeper, "l", TEN, "a", 0, 15, lambda: None)
+    holder.want(200)
+    for now in range(5):
+        holder.add([number / 10 for number in range(10)], now)
+        assert holder.ripen(now + 1)
+    assert (holder.ready, holder.held) == (5, 5)
+    assert holder.ask().wanted == 195
+
+
 def test_permits_are_renewed() -> None:
     store = stores.MemoryStore()
     keeper = keepers.Keeper(store)

@@ -19,7 +19,7 @@ from typing import Final
 
 from wbengine.concurrency import per_process
 from wbengine.permits import stores
-from wbengine.permits.accounts import Ask, Terms
+from wbengine.permits.accounts import HORIZON, Ask, Terms
 from wbengine.persistence import base
 
 __all__ = ["Holder", "Keeper", "of_process"]
@@ -40,8 +40,8 @@ class Holder:
     thread, when there is a permit to take."""
 
     __slots__ = (
-        "_keeper", "_later", "epoch", "flow", "held", "name", "ready", "renew_at", "seconds",
-        "terms", "wake", "wanted",
+        "_keeper", "_later", "_most_ready", "epoch", "flow", "held", "name", "ready", "renew_at",
+        "seconds", "terms", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,10 @@ class Holder:
         #: How many could be used besides those in use.
         self.wanted = 0
         self.renew_at = math.inf
+        # Of a rate.
+        self._most_ready = math.inf
+        if terms.interval is not None:
+            self._most_ready = max(1, round(HORIZON / 2 / terms.interval))
         # When permits may be used that are ours already.
         self._later: list[float] = []
 
@@ -137,12 +141,18 @@ class Holder:
         return self._later[0] if self._later else math.inf
 
     def ripen(self, now: float) -> bool:
-        """Whether there are more permits to take now."""
+        """Whether there are more permits to take now; the caller has the lock."""
         before = self.ready
         while self._later and self._later[0] <= now:
             heapq.heappop(self._later)
             self.ready += 1
-        return self.ready > before
+        more = self.ready > before
+        lost = self.ready - self._most_ready
+        if lost > 0:  # the run loop was busy: they are not saved up for when it has time
+            self.ready -= lost
+            self.held -= lost
+            self._keeper.ask_soon(self.name)
+        return more
 
 
 class _Limit:
