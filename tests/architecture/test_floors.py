@@ -24,6 +24,7 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine._sqlite_files": (0, ""),
     "wbengine._lazily": (0, ""),
     "wbengine._log_lines": (0, ""),
+    "wbengine._log_rate": (0, ""),
     "wbengine._names": (0, ""),
     "wbengine._options": (0, ""),
     "wbengine._plugins": (0, ""),

@@ -600,6 +600,6 @@ def test_messages_that_are_none_are_thrown_away(redis_url, redis_server, ends, c
     taker.consume("q")
     taker.send("good")
     assert taker.drain(1) == ["good"]
-    assert caplog.text.count("thrown away") == 5
+    assert caplog.text.count("thrown away") == 1  # anybody can send any number
     taker.close()
     assert redis_url.left() == []

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from wbengine import exceptions
+from wbengine._log_rate import RareWarnings
 from wbengine.transports import _envelope
 
 LOG = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class Broker(abc.ABC):
         self.consumers: list[Consumer] = []
         #: Called for each message that cannot be read.
         self.on_discard: Callable[[], object] | None = None
+        #: Of those, by queue.
+        self.discards = RareWarnings(LOG)
         self._woken = False
 
     def __enter__(self) -> Broker:

@@ -43,7 +43,6 @@ STALE_AFTER: Final = 7 * 24 * 3600.0
 
 _SWEEP_EVERY: Final = 3600.0
 _KEY_LIMIT: Final = 250
-_LOG_LIMIT: Final = 100
 #: Seconds between two searches for dead consumers.
 _DEAD_SWEEP: Final = 2.0
 #: Seconds between two marks that a queue has a consumer.
@@ -120,7 +119,6 @@ class FileBroker(Broker):
         # Queues of this process, and the numbers of what was read in them and is not settled.
         self._owned: set[str] = set()
         self._read: set[int] = set()
-        self._rejections = 0
         # Watched queues in which there may be something that is not known here.
         self._filled: set[str] = set()
         self._sweep_at = 0.0
@@ -425,12 +423,11 @@ class FileBroker(Broker):
             kept = f"not kept ({error})"
         self._unclaim(taken)
         self.settle_many([taken])
-        self._rejections += 1
-        if self._rejections <= _LOG_LIMIT:
-            LOG.warning(
-                "queue %s: a message is not delivered, %s; kept as %s%s", taken.queue, why, kept,
-                "; further ones are not logged" if self._rejections == _LOG_LIMIT else "",
-            )  # fmt: skip
+        self.discards.tell(
+            taken.queue,
+            "queue %s: a message is not delivered, %s; kept as %s",
+            taken.queue, why, kept,
+        )  # fmt: skip
 
     # -- who takes, and who died
 

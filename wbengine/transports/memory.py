@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,8 +17,6 @@ from typing import Any
 from wbengine import _names, exceptions
 from wbengine.transports import _routing
 from wbengine.transports.broker import Broker, LaidOut, Taken
-
-LOG = logging.getLogger(__name__)
 
 #: (9 - priority, running number, data, redelivered)
 _Entry = tuple[int, int, bytes, bool]
@@ -236,7 +233,7 @@ class MemoryBroker(Broker):
                 self._push(found, (before, number, data, again or delivered))
 
     def discard(self, taken: Taken, why: str) -> None:
-        LOG.warning("a message in queue %s was put aside: %s", taken.queue, why)
+        self.discards.tell(taken.queue, "a message in queue %s was put aside: %s", taken.queue, why)
 
     # Waiting.
 

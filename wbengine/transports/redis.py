@@ -541,7 +541,9 @@ class RedisBroker(Broker):
                 raise
 
     def discard(self, taken: Taken, why: str) -> None:
-        LOG.warning("a message in queue %s was thrown away: %s", taken.queue, why)
+        self.discards.tell(
+            taken.queue, "a message in queue %s was thrown away: %s", taken.queue, why
+        )
         self.refuse(taken)
 
     # -- waiting

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from wbengine import exceptions as exc
+from wbengine._log_rate import RareWarnings
 
 LOG = logging.getLogger(__name__)
-
-#: Seconds in which one reason not to trust messages is told once.
-_TELL_EVERY: Final = 60.0
 
 #: `(data, message)`: the decoded body, and the kombu message that brought it.
 ProcessMessage = Callable[[Any, Any], None]
@@ -63,8 +60,7 @@ class TypeDispatcher:
         self.refused: Counter[str] = Counter()
         #: Number of messages that were, by type.
         self.handled: Counter[str] = Counter()
-        # When to tell again why messages are not trusted.
-        self._told_at: dict[str, float] = {}
+        self._distrusted = RareWarnings(LOG)
 
     @property
     def type_handlers(self) -> dict[str, Handler]:
@@ -111,13 +107,7 @@ class TypeDispatcher:
     def distrust(self, message: Any, why: str) -> None:
         """`refuse` a message that nobody said who may; anybody can send any number of those."""
         self.refused["untrusted"] += 1
-        now = time.monotonic()
-        if now >= self._told_at.get(why, now):
-            self._told_at[why] = now + _TELL_EVERY
-            LOG.warning(
-                "refused message %s: %s (%d of those so far)",
-                message.delivery_tag, why[:500], self.refused["untrusted"],
-            )  # fmt: skip
+        self._distrusted.tell(why, "refused message %s: %s", message.delivery_tag, why[:500])
         self._settled(message, message.reject)
 
     def _settled(self, message: Any, how: Callable[[], None]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine import transports
+from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based.connections import connecting, sender, topology
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import signing
@@ -21,6 +22,8 @@ from wbengine.transports import safe_message
 from wbengine.transports.broker import Broker, Consumer
 
 LOG = logging.getLogger(__name__)
+
+_DISTRUSTED: Final = RareWarnings(LOG)
 
 #: So many are looked at, at most.
 MOST: Final = 1000
@@ -173,7 +176,7 @@ class DeadLetters:
                 return _read(message, message.body)
             return _read(message, self._signer.verify(message, {self._name}))
         except exc.NotTrusted as error:
-            LOG.warning("a dead letter is passed over: %s", error)
+            _DISTRUSTED.tell(str(error), "a dead letter is passed over: %s", error)
             return None
 
 

@@ -1,0 +1,54 @@
+"""Warnings that anybody can cause are told once a minute."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine import _log_rate
+from wbengine.transports import resolve
+
+LOG = logging.getLogger("wbengine.test")
+
+
+def test_each_reason_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(_log_rate.time, "monotonic", lambda: now[0])
+    rare = _log_rate.RareWarnings(LOG)
+    for number in range(3):
+        rare.tell("one", "message %s", number)
+        rare.tell("other", "message %s", "x")
+    now[0] += _log_rate.PERIOD
+    rare.tell("one", "message %s", 3)
+    assert caplog.messages == [
+        "message 0 (1 of those so far)", "message x (1 of those so far)",
+        "message 3 (4 of those so far)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["memory", "filesystem"])
+def test_messages_that_are_none_fill_no_log(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"memory://{tmp_path.name}" if kind == "memory" else f"filesystem://{tmp_path}/broker"
+    with resolve(url, exchange="x").open() as broker:
+        broker.declare_queue("q")
+        assert all(broker.publish_many([("", "q", 0, b"none")] * 50))
+        taken = [each for _, each in _all(broker)]
+        for each in taken:
+            broker.discard(each, "it is none")
+    assert len(taken) == 50
+    assert len(caplog.messages) == 1
+
+
+def _all(broker: Any) -> list[Any]:
+    found: list[Any] = []
+    broker.watch("q")
+    while some := broker.take_many([(50, ["q"])]):
+        found += some
+    return found
