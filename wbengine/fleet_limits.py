@@ -131,6 +131,9 @@ def _taken(key: Callable[..., Any], what: str, known: Collection[str] | None) ->
 
 
 def _short(text: str) -> str:
-    if len(text) <= _LONGEST:
+    """A text as every store can keep it."""
+    if len(text) <= _LONGEST and text.isprintable():
         return text
-    return f"{text[: _LONGEST - 33]}#{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    shown = "".join(filter(str.isprintable, text[: _LONGEST - 33]))
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{shown}#{digest[:32]}"

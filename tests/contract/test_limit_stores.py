@@ -104,12 +104,23 @@ def test_time_is_that_of_the_store(store: stores.Store) -> None:
     assert got == 3
 
 
-def test_damaged_account_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"next":',
+        '{"flows": [], "terms": [null, null, 3], "next": 0, "served": 0}',
+        '{"flows": {"f": [1, 1, 1, "x", 0]}, "terms": [null, null, 3], "next": 0, "served": 0}',
+        '{"flows": {}, "terms": [null, null, 3], "next": null, "served": 0}',
+    ],
+)
+def test_damaged_account_begins_anew(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
         store = stores.store_of(backend)
         ask(store, "a", 0, 1)
         with sa.create_engine(f"sqlite:///{tmp_path}/flows.db").begin() as raw:
-            raw.exec_driver_sql("UPDATE wbe_limits SET account = '{\"next\":'")
+            raw.execute(sa.text("UPDATE wbe_limits SET account = :text"), {"text": text})
         assert ask(store, "b", 0, 3) == 3
     assert "cannot be read, and begins anew" in caplog.text
 

@@ -280,6 +280,15 @@ def test_limits_are_counted_by_their_key() -> None:
     assert made.id_of({"customer": "x" * 999}) != made.id_of({"customer": "x" * 998})
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\0b", "a\nb", "\x1b[2J"])
+def test_keys_are_texts_that_every_store_can_keep(text: str) -> None:
+    made = limit(concurrency=1, concurrency_key=lambda customer: customer)
+    assert made is not None
+    found = made.id_of({"customer": text})
+    assert found.isprintable() and found.encode()
+    assert found != made.id_of({"customer": text * 2})
+
+
 def test_a_key_of_a_class_is_no_method() -> None:
     class Call(task.Task):
         concurrency = 3

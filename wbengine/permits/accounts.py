@@ -88,8 +88,11 @@ class Account:
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Account:
-        flows = {uuid: _Flow(*row) for uuid, row in told["flows"].items()}
-        return cls(Terms(*told["terms"]), told["next"], told["served"], flows)
+        flows = {
+            uuid: _Flow(int(epoch), int(held), int(wanted), float(until), int(served))
+            for uuid, (epoch, held, wanted, until, served) in told["flows"].items()
+        }
+        return cls(Terms(*told["terms"]), float(told["next"]), int(told["served"]), flows)
 
     def to_dict(self) -> dict[str, Any]:
         flows = {

@@ -235,7 +235,7 @@ def _account(name: str, text: str) -> Account:
         return Account()
     try:
         return Account.from_dict(json.loads(text))
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         LOG.warning("What is kept of limit %r cannot be read, and begins anew: %s", name, error)
         return Account()
 
