@@ -16,7 +16,7 @@ from wbengine import _codec, _names, arguments, exceptions, states
 from wbengine import atom as atom_module
 from wbengine import invocation as calls
 from wbengine import retry as retry_module
-from wbengine.persistence import _lock, base, leases, models, owners, writer
+from wbengine.persistence import _lock, base, leases, macs, models, owners, writer
 from wbengine.types import failure as ft
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Keys of an atom's `meta`: what was injected for it to stay, and how far it is.
-META_INJECTED: Final = "injected"
+META_INJECTED: Final = models.META_INJECTED
 META_PROGRESS: Final = models.META_PROGRESS
 META_PROGRESS_DETAILS: Final = models.META_PROGRESS_DETAILS
 
@@ -698,6 +698,7 @@ class Storage:
         with self.batch():
             self._injector = add_injected(self._flow_detail, given, self._injector)
             self._by_name[self.injector_name] = self._injector
+            macs.sign_injected(self._flow_detail, self._injector)
             self.writer.mark(self._injector)
         return list(given)
 
@@ -719,6 +720,7 @@ class Storage:
         self.check(given, f"what is injected for {atom_name!r}")
         with self._changed(atom_name) as record:
             record.meta[META_INJECTED] = {**record.meta.get(META_INJECTED, _NOTHING), **given}
+            macs.sign_injected(self._flow_detail, record)
 
     def fetch(self, name: str, many_handler: ManyHandler | None = None) -> Any:
         """The value of `name`: the first one, or what `many_handler` makes of all of them.

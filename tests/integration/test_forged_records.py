@@ -28,6 +28,7 @@ from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules.service import ScheduleService
 
 HERE = conducted.__name__
+GREET = conducted.Greet().name
 EVIL: dict[str, Any] = {"name": "os.mkdir", "args": ["called"], "kwargs": {}}
 
 
@@ -240,6 +241,42 @@ def test_what_is_injected_later_keeps_a_record_good(signing: Path, store: base.B
     engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
     engine.storage.inject({"more": 1})
     assert operations.resume(store, engine.storage.flow_uuid)
+    engine.prepare()
+    engine.storage.inject_atom_args(GREET, {"name": "Bob"}, transient=False)
+    operations.resume(store, engine.storage.flow_uuid).run()
+
+
+@pytest.mark.parametrize("atom", [models.INJECTOR, GREET])
+@pytest.mark.parametrize("before", [False, True])
+def test_what_is_injected_later_is_signed(
+    signing: Path, store: base.Backend, atom: str, before: bool
+) -> None:
+    """A default's place, or that of a signed input, is taken by nobody who has no keys."""
+    engine = engines.load_from_factory(f"{HERE}.greeting", inputs={"name": "Ada"}, backend=store)
+    engine.prepare()
+    if before:
+        engine.storage.inject({"more": 1})
+        engine.storage.inject_atom_args(GREET, {"more": 1}, transient=False)
+    detail = kept_again(store, engine.storage.flow_detail)
+    assert engines.load_from_detail(detail, backend=store)
+    (record,) = (each for each in detail if each.name == atom)
+    if atom == models.INJECTOR:
+        record.results = {**record.results, "note": "Eve"}
+    else:
+        record.meta["injected"] = {**record.meta.get("injected", {}), "name": "Eve"}
+    with contextlib.closing(store.get_connection()) as connection:
+        connection.save_changes(detail, [record])
+    with pytest.raises(exceptions.NotTrusted, match=r"^what is injected into flow .*MAC"):
+        engines.load_from_detail(kept_again(store, detail), backend=store)
+
+
+def test_second_record_of_inputs_is_not_believed(signing: Path, store: base.Backend) -> None:
+    detail = kept(store)
+    second = models.TaskDetail(models.INJECTOR)
+    second.results = {"name": "Eve"}
+    detail.add(second)
+    with pytest.raises(exceptions.NotTrusted, match="has no MAC"):
+        engines.load_from_detail(detail, backend=store)
 
 
 def test_keys_are_asked_for_when_a_flow_is_run_and_not_to_look_at_it(

@@ -266,10 +266,13 @@ def save_factory_details(
         noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
         detail = _detail(flow_detail)
         detail.meta[models.FACTORY] = macs.signed_note(noted, detail)
+        injected = [atom for atom in detail if atom.noted(models.META_INJECTED)]
+        for atom in injected:
+            macs.sign_injected(detail, atom)
         factories.note_named(name, factory_args)
         if kept is not None:
             with contextlib.closing(kept.get_connection()) as connection:
-                connection.save_changes(flow_detail, ())
+                connection.save_changes(flow_detail, injected)
 
 
 def load_from_factory(

@@ -1,8 +1,9 @@
 """MACs of records that decide which code is run, and with what: made and verified here only.
 
-With keys (those that `WBENGINE_KEYS` names) a flow's note of what made it, the details of jobs, and
-schedules bear a MAC of the store's secret, bound to the flow's id, to that of the job, or to the
-schedule's name.  It is verified when a flow is to be made of them, never when they are looked at.
+With keys (those that `WBENGINE_KEYS` names) a flow's note of what made it, what is injected into it
+later, the details of jobs, and schedules bear a MAC of the store's secret, bound to the flow's id,
+to that of the job, or to the schedule's name.  It is verified when a flow is to be made of them,
+never when they are looked at.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from typing import Any, Final
 from wbengine import _codec, exceptions, keys
 from wbengine.persistence import models
 
-__all__ = ["FLOW", "JOB", "MAC", "SCHEDULE", "check_inputs", "sign", "signed_note", "verify"]
+__all__ = [
+    "FLOW", "JOB", "MAC", "SCHEDULE",
+    "check_inputs", "sign", "sign_injected", "signed_note", "verify",
+]  # fmt: skip
 
 #: What is signed.
 FLOW: Final = "flow"
 JOB: Final = "job"
 SCHEDULE: Final = "schedule"
+_INJECTED: Final = "what is injected into flow"
 
 #: Where the MAC is, among what it is of.
 MAC: Final = "mac"
@@ -74,8 +79,32 @@ def signed_note(noted: Mapping[str, Any], detail: models.FlowDetail) -> dict[str
         return dict(noted)
 
 
+def sign_injected(detail: models.FlowDetail, atom: models.AtomDetail) -> None:
+    """Give the record of an atom, or of the injector, a MAC of what is injected, if there are keys
+    and the flow can be made of its record.  What no store can keep has none.
+    """
+    if models.FACTORY not in detail.meta or not _injected(atom):
+        return
+    try:
+        mac = sign(_INJECTED, detail.uuid, _injected_note(atom))
+    except exceptions.NotEncodable:
+        mac = None
+    if mac is not None:
+        atom.meta[models.META_INJECTED_MAC] = mac
+
+
+def _injected(atom: models.AtomDetail) -> Any:
+    is_injector = atom.name == models.INJECTOR
+    return atom.results if is_injector else atom.noted(models.META_INJECTED)
+
+
+def _injected_note(atom: models.AtomDetail) -> dict[str, Any]:
+    return {"atom": atom.name, "values": _injected(atom)}
+
+
 def check_inputs(detail: models.FlowDetail) -> None:
-    """Make sure that a flow has the inputs that `signed_note` saw; others may have come later.
+    """Make sure that a flow has the inputs that `signed_note` saw, and that what was injected
+    later, also for one atom, bears the MAC of `sign_injected`.
 
     :raises NotTrusted: it has not.
     """
@@ -89,6 +118,15 @@ def check_inputs(detail: models.FlowDetail) -> None:
             raise exceptions.NotTrusted(
                 f"flow {detail.uuid!r} is not to be run: its input {name!r:.200} is another"
             )
+    injectors = 0
+    for atom in detail:
+        later = _injected(atom)
+        if atom.name == models.INJECTOR:
+            injectors += 1
+            later = injectors > 1 or inputs.keys() - noted.keys() - {_OF_META}
+        if later:
+            mac = atom.noted(models.META_INJECTED_MAC)
+            verify(_INJECTED, detail.uuid, {**_injected_note(atom), MAC: mac})
 
 
 def _inputs(detail: models.FlowDetail) -> dict[str, Any]:

@@ -65,6 +65,9 @@ INJECTOR: Final = "_wbengine_injector"
 #: Keys of the `meta` of a task: its progress, and what the task said besides.
 META_PROGRESS: Final = "progress"
 META_PROGRESS_DETAILS: Final = "progress_details"
+#: Of any atom: what was injected for it to stay, and (also of the injector) the MAC of that.
+META_INJECTED: Final = "injected"
+META_INJECTED_MAC: Final = "injected_mac"
 #: Of a flow: what makes it, the kind of engine that it was first loaded into, and its tags.
 FACTORY: Final = "factory"
 ENGINE: Final = "engine"
