@@ -232,6 +232,9 @@ class Keyring:
     def __repr__(self) -> str:
         return f"<Keyring of {self.role} {str(self.path or '')!r}>"
 
+    def __str__(self) -> str:
+        return f"{self._own[0].algorithm} of role {self.role!r}"
+
     def _use(self, content: Mapping[str, Any]) -> None:
         _FILE.check(content)
         found = [_key(each) for each in content["keys"]]
@@ -369,9 +372,12 @@ def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
     :raises InvalidFormat: see `Keyring.load`.
     :raises ValueError: it is of another role.
     """
-    path = value or os.environ.get(VARIABLE)
-    if not path or path == NONE:
+    path = os.environ.get(VARIABLE) if value is None else value
+    if path is None or path == NONE:
         return None
+    if path == "":
+        where = f"${VARIABLE}" if value is None else "keys"
+        raise exc.InvalidFormat(f"{where} is empty: name a key file, or '{NONE}' for no keys")
     found = path if isinstance(path, Keyring) else Keyring.load(path)
     if roles and found.role not in (*roles, ANY):
         raise ValueError(

@@ -127,3 +127,25 @@ def test_key_file_that_others_can_read_is_refused(wbengine: Command, tmp_path: P
 
 def test_no_key_file_is_named(wbengine: Command) -> None:
     assert wbengine("keys", "show").code == 2
+
+
+def test_empty_name_of_a_key_file_is_wrong_usage(
+    wbengine: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would begin without keys."""
+    worker = ("worker", "t", "--tasks", "tests.support.sample_tasks", "--burst")
+    where = f"--url=filesystem://{tmp_path}/broker"
+    answer = wbengine(*worker, where, "--keys", "")
+    assert answer.code == 2 and "name a key file, or 'none'" in answer.err
+    monkeypatch.setenv("WBENGINE_KEYS", "")
+    answer = wbengine(*worker, where)
+    assert answer.code in (2, 78) and "$WBENGINE_KEYS is empty" in answer.err
+
+
+def test_worker_tells_which_keys_it_has(wbengine: Command, tmp_path: Path) -> None:
+    worker = ("worker", "t", "--tasks", "tests.support.sample_tasks", "--burst")
+    where, path = f"--url=filesystem://{tmp_path}/broker", tmp_path / "keys.json"
+    assert "keys      none" in wbengine(*worker, where).err
+    wbengine("keys", "new", str(path))
+    answer = wbengine(*worker, where, "--keys", str(path))
+    assert "keys      hmac-sha256 of role 'any'" in answer.err

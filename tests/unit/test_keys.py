@@ -174,6 +174,15 @@ def test_the_option_is_a_path_a_keyring_or_in_the_environment(
     assert found is not None and found.path == path
 
 
+def test_empty_name_of_a_key_file_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(keys.VARIABLE, "")
+    with pytest.raises(exc.InvalidFormat, match=r"\$WBENGINE_KEYS is empty"):
+        keys.keyring(None)
+    with pytest.raises(exc.InvalidFormat, match="keys is empty"):
+        keys.keyring("")
+    assert keys.keyring(keys.NONE) is None
+
+
 def test_records_are_guarded_by_the_secret_of_the_store() -> None:
     files = keys.new(per_role=True)
     engine, operator = keys.Keyring(files[keys.ENGINE]), keys.Keyring(files[keys.OPERATOR])

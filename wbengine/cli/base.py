@@ -85,6 +85,8 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         _use_tables(ctx, context)
     elif value is None or value == ():
         pass
+    elif name == "keys" and not value:
+        raise click.BadParameter("it is empty: name a key file, or 'none' for no keys", ctx, param)
     elif name == "verbose":
         context.given["log_level"] = "info" if value == 1 else "debug"
     elif name == "transport_options":

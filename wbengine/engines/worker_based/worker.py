@@ -552,6 +552,7 @@ class Worker:
     @property
     def banner(self) -> str:
         """Who this is, where it listens, and what it does, for people."""
+        about_keys = (("keys", "none" if self._keys is None else str(self._keys)),)
         return describing.banner(
             self.identity,
             self._proxy.connection_details["uri"],
@@ -559,7 +560,7 @@ class Worker:
             self._topics,
             list(self._offered),
             f"{self._slots} {self._kind}",
-            self._sources.description,
+            (*(about_keys if self._topics else ()), *self._sources.description),
         )
 
     @property
