@@ -6,15 +6,18 @@ These are small versions of `tools/chaos`, which does the same on all brokers an
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support import servers
+from tests.support.waiting import until
 from tools import _servers
 
 pytestmark = [
@@ -68,3 +71,26 @@ def test_the_control_fails(tmp_path: Path) -> None:
     arguments = ("--engine", "taskflow", "--transport", "redis", "--patience", "4")
     found = _chaos(tmp_path, *arguments, "--kills", "6", "--tasks", "80", code=1)
     assert found["lost"] + found["stuck"] + found["wrong"] > 0
+
+
+def test_killed_tool_leaves_no_process_running(tmp_path: Path) -> None:
+    """What it has started ends with it."""
+    arguments = ("--here", "--flows", "4", "--kills", "1")
+    with open(tmp_path / "said", "wb") as said:
+        tool = subprocess.Popen(
+            [sys.executable, str(TOOL), *arguments],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        children = psutil.Process(tool.pid).children
+        until(lambda: len(children()) >= 6)
+        started = children(recursive=True)
+    finally:
+        tool.kill()
+        tool.wait()
+    left = psutil.wait_procs(started, timeout=60)[1]
+    for process in left:
+        process.kill()
+    assert left == []

@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tests.crashing import children
 from tests.support import scheduled, servers
 from tests.support.waiting import until
 from wbengine.persistence import backends
@@ -107,6 +108,7 @@ def _serve(uri: str, file: Path) -> subprocess.Popen[bytes]:
         cwd=servers.REPOSITORY,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=children.die_with_parent,
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import audit, media, tasks
+from tests.crashing import children
 from tests.support import servers
 from wbengine import engines, exceptions, states, task
 from wbengine.cli import errors
@@ -128,6 +129,7 @@ class Stage:
                 env={**os.environ, AUDIT: str(self.folder / "audit")},
                 stdout=log,
                 stderr=log,
+                preexec_fn=children.die_with_parent,
             )
         self.running[kind].append(process)
 
