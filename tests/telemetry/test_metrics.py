@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from tests.support import fragile_tasks, sample_tasks, workers
 from tests.telemetry import scraping
 from tests.telemetry.scraping import value
-from wbengine import engines, exceptions, invocation, retry, task
+from wbengine import engines, exceptions, invocation, keys, retry, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.discovery import snapshots
@@ -28,6 +28,7 @@ from wbengine.engines.worker_based.messages import life
 from wbengine.engines.worker_based.worker_side import jobs
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.telemetry import labels, metrics, names
+from wbengine.views import fleet as fleets
 
 #: A task that leaves a line.
 NOTE = "tests.celery.tasks.note"
@@ -455,7 +456,7 @@ def test_queues_and_what_cannot_be_asked(
 
 def test_the_guide_lists_what_there_is() -> None:
     page = workers.REPOSITORY / "doc" / "source" / "user" / "metrics.rst"
-    row = r"   \* - ``(wbengine_\w+)``\n     - (\w+)\n     - ([\w, ]+)\n"
+    row = r"   \* - ``(wbengine_\w+)``\n     - (\w+)\n     -(?: ([\w, ]+))?\n"
     listed = {name: (kind, of) for name, kind, of in re.findall(row, page.read_text("utf-8"))}
     assert listed == {name: (m.kind, ", ".join(m.labels)) for name, m in names.METRICS.items()}
 
@@ -518,3 +519,18 @@ assert not bad, bad
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_messages_that_nobody_signed_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys.write(file, keys.new()[keys.ANY])
+    with fleet(tmp_path, 1, "--keys", str(file)) as [worker]:
+        page = scraping.place(worker, "/metrics")
+
+        def refused() -> float:
+            return value(scraping.read(scraping.get(page)[1]), "wbengine_untrusted_messages_total")
+
+        assert refused() == 0
+        with fleets.Fleet(url=url(tmp_path), keys="none") as asking:
+            asking.ping(timeout=0.1)
+            workers.until(lambda: refused() > 0)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import wbengine
 from wbengine import states
+from wbengine.engines.worker_based import dispatcher
 from wbengine.telemetry import labels, names
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Metric
 
 __all__ = ["Meters", "client", "of"]
 
@@ -67,6 +69,7 @@ class Meters:
         self._task_seconds = make("wbengine_task_duration_seconds")
         self._waits = make("wbengine_task_queue_wait_seconds")
         self._retries = make("wbengine_task_retries_total")
+        registry.register(_Untrusted())
         build = make("wbengine_build_info")
         build.labels(wbengine.__version__, platform.python_version()).set(1)
 
@@ -100,6 +103,19 @@ class Meters:
     def waited(self, topic: str, seconds: float) -> None:
         """A request had its turn."""
         self._waits.labels(self._topic(topic)).observe(max(0.0, seconds))
+
+
+class _Untrusted:
+    """Shows how many messages this process refused because they were not signed as they must be."""
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client import core
+
+        name = "wbengine_untrusted_messages_total"
+        yield core.CounterMetricFamily(name, names.METRICS[name].help, dispatcher.untrusted())
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, Meters] = weakref.WeakKeyDictionary()

@@ -58,6 +58,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "wbengine_task_retries_total": Metric(
         "counter", ("task",), "Executions of tasks that had been executed before"
     ),
+    "wbengine_untrusted_messages_total": Metric(
+        "counter", (), "Messages that were refused: nobody signed them who may say them"
+    ),
     "wbengine_worker_slots": Metric(
         "gauge", ("worker", "state"), "Slots of a worker: busy, free, or closed"
     ),

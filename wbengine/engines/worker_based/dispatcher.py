@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from wbengine import exceptions as exc
 from wbengine._log_rate import RareWarnings
 
 LOG = logging.getLogger(__name__)
 
+#: What `untrusted` returns.
+_untrusted = 0
+_counting: Final = threading.Lock()
+
 #: `(data, message)`: the decoded body, and the kombu message that brought it.
 ProcessMessage = Callable[[Any, Any], None]
 RequeueFilter = Callable[[Any, Any], bool]
+
+
+def untrusted() -> int:
+    """How many messages this process refused because nobody signed them who may say them."""
+    return _untrusted
 
 
 class Handler:
@@ -106,7 +116,10 @@ class TypeDispatcher:
 
     def distrust(self, message: Any, why: str) -> None:
         """`refuse` a message that nobody said who may; anybody can send any number of those."""
+        global _untrusted
         self.refused["untrusted"] += 1
+        with _counting:
+            _untrusted += 1
         self._distrusted.tell(why, "refused message %s: %s", message.delivery_tag, why[:500])
         self._settled(message, message.reject)
 
