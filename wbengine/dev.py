@@ -13,10 +13,12 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine.conductors import service
 from wbengine.engines.worker_based import worker
+from wbengine.keys import NONE, Keyring, shared
 from wbengine.persistence import backends, base
 from wbengine.schedules.ticks import Schedule
 
@@ -38,11 +40,14 @@ class DevServer:
     what is submitted there and fires `schedules`, and a dashboard where that is installed.
 
     All of it is in `folder`; without one in a temporary folder, which is gone afterwards.  `port`
-    is the dashboard's (0: any that is free; None: no dashboard).  A context manager.
+    is the dashboard's (0: any that is free; None: no dashboard).  `keys` (default: `WBENGINE_KEYS`)
+    sign what is said there if they are shared: those of one role cannot speak for all of it.
+    A context manager.
 
     :raises ImportError: a module cannot be imported.
     :raises ValueError: it offers no tasks.
     :raises OSError: the port is taken, or the folder cannot be used.
+    :raises InvalidFormat: the key file cannot be used.
     """
 
     def __init__(
@@ -53,7 +58,12 @@ class DevServer:
         topic: str = "dev",
         concurrency: int | None = None,
         schedules: Iterable[Schedule] = (),
+        keys: str | Path | Keyring | None = None,
     ) -> None:
+        ring = shared(keys)
+        signs = ring or NONE
+        #: The key file of all of it, as `WBENGINE_KEYS` names it.
+        self.keys = NONE if ring is None else str(ring.path or NONE)
         self._temporary = folder is None
         self.folder = os.path.abspath(folder or tempfile.mkdtemp(prefix="wbengine-dev-"))
         self._ends = contextlib.ExitStack()
@@ -72,7 +82,7 @@ class DevServer:
                 url=self.url,
                 pool="threads",
                 concurrency=concurrency,
-                keys="none",
+                keys=signs,
             )
             backend = backends.fetch(self.persistence)
             self._ends.callback(backend.close)
@@ -81,15 +91,17 @@ class DevServer:
             self._conductor = service.ConductorService(
                 backend,
                 engine="workers",
-                engine_options={"url": self.url, "keys": "none"},
+                engine_options={"url": self.url, "keys": signs},
                 schedules=schedules,
             )
-            self._site = None if port is None else self._make_site(port, backend)
+            self._site = None if port is None else self._make_site(port, backend, ring)
         except BaseException:
             self._ends.close()
             raise
 
-    def _make_site(self, port: int, backend: base.Backend) -> dashboard.Site | None:
+    def _make_site(
+        self, port: int, backend: base.Backend, ring: Keyring | None
+    ) -> dashboard.Site | None:
         if not _is_there(*_PAGES):
             return None
         # Not on top: there may be none.
@@ -98,12 +110,12 @@ class DevServer:
 
         told = {
             "WBENGINE_URL": self.url,
-            "WBENGINE_KEYS": "none",
+            "WBENGINE_KEYS": self.keys,
             "WBENGINE_PERSISTENCE": self.persistence,
         }
         return dashboard.Site(
             backend, port=port, allow_actions=True, show_values=True,
-            fleet=fleet.Fleet(url=self.url, keys="none"), runner=dashboard.Runner(told),
+            fleet=fleet.Fleet(url=self.url, keys=ring or NONE), runner=dashboard.Runner(told),
         )  # fmt: skip
 
     @property

@@ -29,7 +29,7 @@ from wbengine.types.schemas import Schema
 
 __all__ = [
     "ANY", "ED25519", "ENGINE", "HMAC", "NONE", "OPERATOR", "ROLES", "VARIABLE", "WORKER",
-    "Key", "Keyring", "keyring",
+    "Key", "Keyring", "keyring", "shared",
 ]  # fmt: skip
 
 LOG = logging.getLogger(__name__)
@@ -386,6 +386,16 @@ def keyring(value: str | Path | Keyring | None, *roles: str) -> Keyring | None:
     return found
 
 
+def shared(value: str | Path | Keyring | None) -> Keyring | None:
+    """The keyring of an option `keys`, if who has it may say everything: for who is engine and
+    worker at once.
+
+    :raises InvalidFormat: see `Keyring.load`.
+    """
+    found = keyring(value)
+    return found if found is not None and found.role == ANY else None
+
+
 def read(path: Path) -> dict[str, Any]:
     """The content of a key file.
 
@@ -487,16 +497,16 @@ def _new_key(role: str, since: float) -> dict[str, Any]:
 
 def new(*, per_role: bool = False, encrypt: bool = False) -> dict[str, dict[str, Any]]:
     """The contents of new key files, by role: of one that all share, or of one for each role."""
-    shared: dict[str, Any] = {"version": 1}
+    common: dict[str, Any] = {"version": 1}
     if encrypt:
-        shared["encrypt"] = [_new_secret()]
+        common["encrypt"] = [_new_secret()]
     store = [_new_secret()]
     if not per_role:
-        return {ANY: {**shared, "role": ANY, "keys": [_new_key(ANY, 0.0)], "store": store}}
+        return {ANY: {**common, "role": ANY, "keys": [_new_key(ANY, 0.0)], "store": store}}
     made = [_new_key(role, 0.0) for role in ROLES]
     return {
         role: {
-            **shared,
+            **common,
             "role": role,
             "keys": [_seen_by(role, key) for key in made],
             # Workers neither read nor write flows.

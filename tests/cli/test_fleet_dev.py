@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.support.workers import until
-from wbengine import dev
+from wbengine import dev, keys
 
 WARES = """
 from wbengine import task
@@ -95,6 +95,27 @@ def test_dev_keeps_what_is_in_a_folder(wares: Path, home: Path) -> None:
         assert shop.worker.life.state == "idle"
     assert shop.worker.life.state == "dead"
     assert os.path.isdir(folder)
+
+
+def test_dev_signs_with_the_keys_that_are_set(
+    wbengine: Command, wares: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine elsewhere that has them, too, believes its worker."""
+    file = wares / "keys.json"
+    keys.write(file, keys.new()[keys.ANY])
+    monkeypatch.setenv(keys.VARIABLE, str(file))
+    monkeypatch.syspath_prepend(str(wares))
+    with dev.DevServer("wares", port=None) as server:
+        where = ("--url", server.url, "--persistence", server.persistence)
+        ran = wbengine("flow", "run", "wares:order", "--engine", "workers", "--json", *where)
+        assert ran.json["results"]["price"] == 7 and server.keys == str(file)
+
+
+def test_dev_does_not_sign_with_keys_of_one_role(wares: Path) -> None:
+    for role, content in keys.new(per_role=True).items():
+        keys.write(wares / role, content)
+    with dev.DevServer("wares", port=None, keys=wares / keys.ENGINE) as server:
+        assert server.keys == keys.NONE
 
 
 @pytest.mark.parametrize(

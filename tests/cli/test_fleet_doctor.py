@@ -23,6 +23,7 @@ from tests.cli.conftest import Answer, Command
 from tests.support import brokers, servers, tcp_proxy
 from tests.support import worker_tasks as tasks
 from tests.support.workers import until, worker_in_thread
+from wbengine import keys
 from wbengine.diagnosis import examining, findings
 from wbengine.persistence.backends import sql
 
@@ -258,6 +259,35 @@ def test_no_worker(wbengine: Command, folder: str, home: Path) -> None:
     assert found["check"] == "workers" and found["text"].endswith(", and not 2")
     process.terminate()
     process.communicate(timeout=60)
+
+
+def test_a_fleet_with_keys(wbengine: Command, folder: str, home: Path) -> None:
+    """Nothing of a doctor with these keys is refused; one without them says what is wrong."""
+    for name in ("ours", "others"):
+        keys.write(home / name, keys.new()[keys.ANY])
+    with worker_in_thread(folder, tasks, keys=home / "ours") as worker:
+        doctor = ("doctor", "--json", "--keys")
+        assert wrong(wbengine(*doctor, str(home / "ours"))) == []
+        assert "untrusted" not in worker.counts
+        for given in (str(home / "others"), keys.NONE):
+            found = one(wbengine(*doctor, given))
+            assert found["check"] == "keys" and worker.identity in found["text"]
+            assert "--keys" in found["fix"]
+
+
+def test_a_worker_that_was_killed_refuses_nothing(
+    wbengine: Command, redis_url: Any, home: Path
+) -> None:
+    """What it was asked waits in its queue."""
+    (home / "wares.py").write_text(
+        "from wbengine import task\nclass Price(task.Task):\n    def execute(self): return 1\n"
+    )
+    at = ("--url", redis_url)
+    process = wbengine.begin("worker", "t", "--tasks", "wares", *at)
+    assert wbengine("status", "--min-workers", "1", *at).code == 0
+    process.kill()
+    process.communicate(timeout=60)
+    assert wrong(wbengine("doctor", "--json", *at)) == []
 
 
 def test_a_worker_with_another_ledger(wbengine: Command, folder: str, home: Path) -> None:

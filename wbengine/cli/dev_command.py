@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import base, dashboard_command, errors, output, schedule_command, signals
+from wbengine.cli import (
+    base,
+    dashboard_command,
+    errors,
+    fleets,
+    output,
+    schedule_command,
+    signals,
+)
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -48,9 +56,10 @@ def command(
     topic: str,
     concurrency: int | None,
 ) -> None:
-    from wbengine import dev
+    from wbengine import dev, keys
 
     dashboard_command.show_audit()
+    ring = fleets.keys(context.settings)
     try:
         server = dev.DevServer(
             *modules,
@@ -59,6 +68,7 @@ def command(
             topic=topic,
             concurrency=concurrency,
             schedules=schedule_command.declared(context),
+            keys=ring or keys.NONE,
         )
     except OSError as error:
         where = error.filename or f"port {port}"
@@ -92,7 +102,8 @@ def _tell(context: contexts.Context, server: DevServer, without: str) -> None:
         output.write(f"{name:<11}  {value or without}\n")
     note = context.printer.note
     note("in another terminal:")
-    note(f"  export WBENGINE_URL={server.url} WBENGINE_PERSISTENCE={server.persistence}")
+    keys = "" if context.settings.keys is None else f" WBENGINE_KEYS={server.keys}"
+    note(f"  export WBENGINE_URL={server.url} WBENGINE_PERSISTENCE={server.persistence}{keys}")
     note("  wbengine flow run MODULE:FACTORY --engine workers")
     note("  wbengine flow submit MODULE:FACTORY")
     note("Ctrl-C ends all of it.")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from wbengine import engines, exceptions, task
+from wbengine import engines, exceptions, keys, task
 from wbengine.diagnosis.findings import Finding, Place, bad, good, line
 from wbengine.engines.worker_based import worker
 from wbengine.engines.worker_based.connections import connecting, queue_counts
@@ -28,11 +28,15 @@ class Echo(task.Task):
 
 
 def look(place: Place, topic: str) -> Iterator[Finding]:
-    """Run one task, on a worker that is started for it and ends again; no other one takes it."""
+    """Run one task, on a worker that is started for it and ends again; no other one takes it.
+
+    Signed with shared keys; those of one role cannot speak for both sides.
+    """
     try:
+        ring = keys.shared(place.keys) or keys.NONE
         serving = worker.Worker(
             topic=topic, tasks=[Echo], concurrency=1, ledger=place.ledger, result_ttl=None,
-            drain_timeout=1.0, keys="none", **place.engine_options,
+            drain_timeout=1.0, keys=ring, **place.engine_options,
         )  # fmt: skip
     except (ValueError, ImportError, exceptions.WbengineException) as error:
         yield bad("round trip", line(error), "mend what is found wrong above")
@@ -51,7 +55,7 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
     try:
         if not serving.wait(place.timeout):
             raise exceptions.TransportFailure("a worker cannot take from the broker in time")
-        said = _ask(place, topic)
+        said = _ask(place, topic, ring)
     except Exception as error:
         told = failed[0] if failed else error
         yield bad("round trip", line(told), "mend what is found wrong above; else see what the log"
@@ -68,10 +72,10 @@ def look(place: Place, topic: str) -> Iterator[Finding]:
         yield bad("round trip", "what came back is not what was sent", "see what the log says: -v")
 
 
-def _ask(place: Place, topic: str) -> bool:
+def _ask(place: Place, topic: str, ring: keys.Keyring | str) -> bool:
     flow = linear_flow.Flow("doctor").add(Echo("echo"))
     word = f"{time.time()}"
-    options: dict[str, Any] = {"ledger": place.ledger, "topics": [topic], "keys": "none"}
+    options: dict[str, Any] = {"ledger": place.ledger, "topics": [topic], "keys": ring}
     engine = engines.load(
         flow, store={"word": word}, engine="worker-based", transition_timeout=place.timeout,
         **options, **place.engine_options,

@@ -10,6 +10,7 @@ from wbengine.diagnosis import ledgers
 from wbengine.diagnosis.clocks import ahead
 from wbengine.diagnosis.findings import Finding, Place, bad, good, note
 from wbengine.engines.worker_based.connections import connecting, queue_counts
+from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.views import fleet as fleets
 
 __all__ = ["look"]
@@ -29,8 +30,14 @@ def look(
     """The workers that were `found`, each asked for its clock, and for its ledger, too, if there is
     one here to compare it with.  `least` of them have to be there.
     """
+    refusing = _refusing(fleet)
+    if refusing:
+        yield bad("keys", f"take what is asked here, and do not answer: {_some(refusing)}",
+                  "give doctor the keys of the workers (--keys, or $WBENGINE_KEYS), if their logs"
+                  " tell of messages that they refused")  # fmt: skip
     if not found:
-        yield _nobody(place, fleet, least)
+        if not refusing:
+            yield _nobody(place, fleet, least)
         return
     count = f"{len(found)} answer, with {sum(one.slots for one in found)} slots"
     if len(found) < least:
@@ -54,6 +61,25 @@ def look(
                 yield from told
     if not wrong and len(silent) < len(pings):
         yield good("worker clock", "the clocks of the workers agree with that of this host")
+
+
+def _refusing(fleet: fleets.Fleet) -> list[str]:
+    """Those that took the question who is there, and did not answer, where the broker tells: who
+    is dead does not take it.
+    """
+    if not queue_counts.tells_all(fleet.target):
+        return []
+    connection = fleet.connect()
+    try:
+        queues = queue_counts.count(connection, fleet.target, fleet.exchange, ())
+    finally:
+        connecting.release(connection)
+    known = {one.name for one in fleet.workers()}  # also who came a moment ago
+    return [
+        queue.name
+        for queue in queues
+        if env.ALL_WORKERS in queue.keys and not queue.messages and queue.name not in known
+    ]
 
 
 def _start(place: Place) -> str:
