@@ -13,7 +13,7 @@ import pytest
 from tests.contract import places
 from tests.support import servers, signalled
 from tests.support.waiting import until
-from wbengine import engines, exceptions, states
+from wbengine import engines, exceptions, operations, states
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs.backends import impl_sql
@@ -135,6 +135,59 @@ def test_flow_that_waits_is_cancelled_at_once(store: persistence.Backend) -> Non
         assert handle.cancel("no")
         with pytest.raises(exceptions.Cancelled):
             handle.result(60)
+
+
+def test_flow_that_waits_and_is_suspended_stays_so_until_it_is_resumed(
+    store: persistence.Backend,
+) -> None:
+    """Its job is gone: neither its signal nor its time lets a conductor go on with it."""
+    with conducting(store) as (board, parked):
+        handle = engines.submit(signalled.flow, backend=store)
+        until(lambda: parked == [handle.id])
+        told = operations.suspend(store, handle.id, reason="a holiday", by="me")
+        assert told == operations.Asked(states.SUSPENDED, states.SUSPENDED)
+        assert board.job_count == 0
+        assert "suspended by me: a holiday" in str(_said(store, handle.id))
+        handle.signal("approved", 7)
+        # The conductor has looked since: it ran another one.
+        assert engines.submit(f"{HERE}:waiting", ["eta", 0.0], backend=store).wait(60)
+        assert handle.state == states.SUSPENDED
+    operations.resume(store, handle.id).run()
+    assert handle.result(60)["found"] == 7
+
+
+def test_flow_that_is_suspended_while_its_job_is_parked_stays_so(
+    local: persistence.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park: Callable[..., Any] = impl_sql.SQLJobBoard.park
+    handle = engines.submit(signalled.flow, backend=local)
+    tried = threading.Event()
+
+    def late(*args: Any) -> None:
+        operations.suspend(local, handle.id)
+        try:
+            park(*args)
+        finally:
+            tried.set()
+
+    monkeypatch.setattr(impl_sql.SQLJobBoard, "park", late)
+    with conducting(local) as (board, _):
+        assert tried.wait(60)
+        assert board.job_count == 0 and handle.state == states.SUSPENDED
+
+
+def test_cancel_is_not_missed_if_the_conductor_dies_when_its_job_waits(
+    store: persistence.Backend,
+) -> None:
+    """It was told before the job was parked, and nobody looks afterwards."""
+    handle = engines.submit(signalled.flow, backend=store)
+    with boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        [job] = board.iterjobs()
+        board.claim(job, "me")
+        handle.cancel("no")
+        board.park(job, "me", None, 0)
+        assert [one.uuid for one in board.iterjobs(only_unclaimed=True)] == [handle.id]
 
 
 @pytest.mark.parametrize("what", ["signal", "cancel"])

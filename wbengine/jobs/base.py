@@ -381,7 +381,8 @@ class ParkingBoard(Protocol):
     def park(self, job: Job, who: str, seconds: float | None, signals: int | None) -> None:
         """Give a claim up; the job is not to be claimed for so many seconds (None: a long time).
 
-        But at once when its flow has, or gets, more than so many signals (None: whatever it gets).
+        But at once when its flow has, or gets, more than so many signals (None: whatever it gets),
+        or was cancelled.
         Raises what `consume` does.
         """
 

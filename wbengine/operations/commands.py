@@ -7,7 +7,8 @@ import time
 from typing import Final, NamedTuple
 
 from wbengine import exceptions, states
-from wbengine.persistence import base, commands, owners
+from wbengine.persistence import base, commands, leases, models, owners
+from wbengine.runtime import control
 
 __all__ = ["Asked", "busy", "cancel", "is_run", "suspend"]
 
@@ -33,6 +34,8 @@ def suspend(
 ) -> Asked:
     """Ask the engine that runs a flow to suspend it: what runs is finished, no more begins.
 
+    One that waits, suspended, for a conductor to go on with it stays so from now on.
+
     :param wait: seconds until it must have ended; None: do not wait for that.
     :raises NotFound: there is no such flow.
     :raises InvalidState: nobody runs it, and it is not suspended.
@@ -40,7 +43,9 @@ def suspend(
     """
     old = _state(backend, uuid)
     if old == states.SUSPENDED and not is_run(backend, uuid):
-        return Asked(old, old)
+        with contextlib.suppress(exceptions.FlowBusy):  # an engine took it meanwhile
+            _hold(backend, uuid, commands.FlowCommand(commands.SUSPEND, reason, by))
+            return Asked(old, _state(backend, uuid))
     return _ask(backend, uuid, commands.SUSPEND, reason, by, wait)
 
 
@@ -70,6 +75,40 @@ def busy(uuid: str, owner: str) -> exceptions.FlowBusy:
     return exceptions.FlowBusy(
         f"Flow {uuid} is run by {owners.in_words(owner)}: suspend it first", owner=owner
     )
+
+
+def _hold(backend: base.Backend, uuid: str, command: commands.FlowCommand) -> None:
+    """Let no conductor go on with a flow that is suspended, whatever comes.
+
+    :raises FlowBusy: an engine runs it.
+    """
+    command.check()
+    owner = owners.new(momentary=True)
+    try:
+        with contextlib.closing(backend.get_connection()) as connection:
+            lease = connection.take_lease(uuid, str(owner), leases.LEASE_SECONDS)
+            try:
+                detail = connection.get_flow_details(uuid, lazy=True)
+                if detail.state != states.SUSPENDED:
+                    return
+                if _is_parked(detail):
+                    detail.enter(states.SUSPENDED, time.time(), command.in_words())
+                    connection.save_changes(detail, (), lease=lease)
+                connection.drop_job(uuid)
+            finally:
+                connection.give_back_lease(lease)
+    finally:
+        owner.let_go()
+
+
+def _is_parked(detail: models.FlowDetail) -> bool:
+    """Whether what suspended it was that it waits."""
+    for change in reversed(detail.history):
+        if change.state not in (states.SUSPENDED, states.SUSPENDING):
+            break
+        if change.why is not None:
+            return change.why == control.PARKED
+    return False
 
 
 def _ask(

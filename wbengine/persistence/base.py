@@ -335,6 +335,9 @@ class Connection(abc.ABC):
     def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
         """Forget a command about the run of this lease, unless another one came since."""
 
+    def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
+        """Remove the job of a flow, if it is kept beside the flow: no conductor goes on with it."""
+
     def send_signal(
         self, flow_uuid: str, signal: Signal, known: Collection[str] | None = None
     ) -> None:

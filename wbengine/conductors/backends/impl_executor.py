@@ -427,13 +427,9 @@ class ExecutorConductor(base.Conductor):
 
     def _park(self, job: jobs.Job, parked: control.Parked) -> None:
         """Give the claim on a job up until its flow can go on."""
-        assert self._parking is not None and self._persistence is not None
+        assert self._parking is not None
         try:
             self._parking.park(job, self._name, *parked)
-            with contextlib.closing(self._persistence.get_connection()) as connection:
-                meta = connection.get_flow_details(job.uuid, lazy=True).meta
-            if control.recorded(meta) is not None:  # it was cancelled meanwhile
-                self._parking.hasten(job.uuid)
         except exceptions.WbengineException as error:
             self._log.warning("%s could not be parked: %s", job, error)
             return

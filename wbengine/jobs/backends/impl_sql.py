@@ -15,7 +15,8 @@ from wbengine.jobs import base, stored
 from wbengine.persistence import backends, models
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import rows, tables, writing
+from wbengine.persistence.backends.sql import reading, rows, tables, writing
+from wbengine.runtime import control
 
 __all__ = ["SQLJobBoard"]
 
@@ -413,7 +414,8 @@ class SQLJobBoard(stored.KeptJobBoard):
                 return False
             # A signal comes before this, and is counted, or waits for the row, and hastens the job.
             given = connection.scalar(self._statements.signals, told) or 0
-            if signals is not None and given > signals:
+            # So does whoever cancels the flow, after noting that in it.
+            if (signals is not None and given > signals) or _is_given_up(connection, job.uuid):
                 connection.execute(self._statements.hasten, told)
             return True
 
@@ -536,6 +538,14 @@ def _failures() -> Iterator[None]:
         yield
     except exceptions.StorageFailure as error:
         raise exceptions.JobFailure(str(error)) from error
+
+
+def _is_given_up(connection: sa.Connection, flow_uuid: str) -> bool:
+    try:
+        meta = reading.flow(connection, flow_uuid, lazy=True).meta
+    except exceptions.NotFound:
+        return False
+    return control.recorded(meta) is not None
 
 
 class _PostedMeanwhileError(Exception):

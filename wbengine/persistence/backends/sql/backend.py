@@ -449,6 +449,13 @@ class SQLConnection(base.Connection):
         self._transact(f"Forgetting a command about flow {lease.flow}", work)
         crashpoint("sql.after-wish-cleared-commit")
 
+    def drop_job(self, flow_uuid: str) -> None:
+        told = {"flow_uuid": flow_uuid}
+        self._transact(
+            f"Removing the job of flow {flow_uuid}",
+            lambda connection: connection.execute(self._sql.drop_job, told),
+        )
+
     # -- signals --------------------------------------------------------------------------------
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:

@@ -150,6 +150,7 @@ class Statements:
         self.hasten_job = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0 WHERE uuid = :flow_uuid AND claims > 0"
         )
+        self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
         self.tell_job = (
             sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
             if dialect == dialects.POSTGRESQL
