@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.permits import stores
 from wbengine.permits.accounts import Ask, Terms
@@ -54,6 +55,20 @@ def test_permits_are_given_and_given_back(store: stores.Store) -> None:
     assert ask(store, "b", 1, 5) == 2
     assert ask(store, "b", 0, 0) == 0
     assert store.all() == {}, "what nobody has a part in is not kept"
+
+
+def test_what_is_over_is_not_kept(store: stores.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that leaves a rate leaves the time of the next permit, which passes."""
+    monkeypatch.setattr(stores, "_SWEEP_SECONDS", 0.0)
+    rate = Terms("1000/s", 0.001, None)
+    for number in range(2):
+        names = [f"customer {number} {one}" for one in range(300)]
+        for wanted in (1, 0):
+            asks = [Ask("a", 1, 0, wanted, 15)]
+            store.settle({name: stores.Wants(rate, asks) for name in names})
+        until(lambda: all(one.expires(now) <= 0 for one, now in store.all().values()))
+    ask(store, "a", 0, 1)
+    assert set(store.all()) == {"Ä limit"}
 
 
 def test_several_limits_are_one_step(store: stores.Store) -> None:

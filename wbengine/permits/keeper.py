@@ -69,7 +69,7 @@ class Holder:
         self.wanted = 0
         self.renew_at = math.inf
         # Of a rate.
-        self._most_ready = math.inf
+        self._most_ready: int | None = None
         if terms.interval is not None:
             self._most_ready = max(1, round(HORIZON / 2 / terms.interval))
         # When permits may be used that are ours already.
@@ -147,7 +147,7 @@ class Holder:
             heapq.heappop(self._later)
             self.ready += 1
         more = self.ready > before
-        lost = self.ready - self._most_ready
+        lost = 0 if self._most_ready is None else self.ready - self._most_ready
         if lost > 0:  # the run loop was busy: they are not saved up for when it has time
             self.ready -= lost
             self.held -= lost

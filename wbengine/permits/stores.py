@@ -6,6 +6,7 @@ import abc
 import functools
 import json
 import logging
+import math
 import random
 import threading
 import time
@@ -30,6 +31,8 @@ LOG: Final = logging.getLogger(__name__)
 _LOOKING: Final = "Looking at limits"
 #: So many accounts are settled in one transaction.
 _MOST: Final = 200
+#: So often accounts that are not needed any more are removed from a database.
+_SWEEP_SECONDS: Final = 60.0
 #: How often a step of Redis is tried again that others came before.
 _TRIES: Final = 50
 
@@ -68,6 +71,8 @@ class MemoryStore(Store):
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[str, Account] = {}
+        # With more than so many, those that are not needed any more are looked for.
+        self._sweep_at = _MOST
 
     def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
         found = {}
@@ -78,6 +83,10 @@ class MemoryStore(Store):
                 found[name] = account.settle(*want, now)
                 if account.expires(now) <= 0:
                     del self._accounts[name]
+            if len(self._accounts) > self._sweep_at:
+                for name in [n for n, one in self._accounts.items() if one.expires(now) <= 0]:
+                    del self._accounts[name]
+                self._sweep_at = max(_MOST, 2 * len(self._accounts))
         return found
 
     def all(self) -> dict[str, tuple[Account, float]]:
@@ -103,13 +112,20 @@ class SQLStore(Store):
         ).bindparams(sa.bindparam("names", expanding=True))
         columns = ("name", "account")
         self._add = dialects.upsert(dialect, table, columns, ("name",), keep=columns)
-        self._write = sa.text(f"UPDATE {table} SET account = :account WHERE name = :name")
+        self._write = sa.text(
+            f"UPDATE {table} SET account = :account, expires = :expires WHERE name = :name"
+        )
+        self._sweep = sa.text(f"DELETE FROM {table} WHERE expires <= {now}")
+        self._swept = -math.inf
         self._remove = sa.text(f"DELETE FROM {table} WHERE name = :name")
         self._all = sa.text(f"SELECT name, account, {now} AS now FROM {table} ORDER BY name")
 
     def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
         found, names = dict[str, Answer](), sorted(wants)
         self._backend.prepare()
+        if time.monotonic() > self._swept + _SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            self._transact(lambda connection: connection.execute(self._sweep), write=True)
         for start in range(0, len(names), _MOST):
             some = names[start : start + _MOST]
             work = functools.partial(self._settle, names=some, wants=wants)
@@ -129,10 +145,12 @@ class SQLStore(Store):
         for name, row in kept.items():
             account = _account(name, row.account)
             found[name] = account.settle(*wants[name], row.now)
-            if account.expires(row.now) <= 0:
+            left = account.expires(row.now)
+            if left <= 0:
                 over.append({"name": name})
             else:
-                changed.append({"name": name, "account": json.dumps(account.to_dict())})
+                told = json.dumps(account.to_dict())
+                changed.append({"name": name, "account": told, "expires": row.now + left})
         for statement, rows in ((self._write, changed), (self._remove, over)):
             if rows:
                 connection.execute(statement, rows)

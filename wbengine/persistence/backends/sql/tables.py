@@ -189,6 +189,8 @@ LIMITS: Final = sa.Table(
     _key("name"),
     # Who has how many permits, and who waits, as JSON.
     _text("account", nullable=False),
+    # When nothing of it is needed any more, by the database's clock.
+    sa.Column("expires", sa.Double, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("name", name="pk_wbe_limits"),
     **dialects.TABLE,
 )
