@@ -151,6 +151,10 @@ class Key:
     _macs: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
     _loaded: Any = field(default=None, repr=False)
 
+    def is_over(self, now: float) -> bool:
+        """Whether nobody believes any more what it signs."""
+        return self.until is not None and now > self.until
+
     def sign(self, purpose: str, data: bytes) -> bytes:
         """What shows that a holder of this key said `data`, for this purpose."""
         assert self.secret is not None, "it only verifies"
@@ -288,7 +292,7 @@ class Keyring:
         key = self.keys.get(key_id)
         if key is None:
             raise exc.NotTrusted("no key of that id is known")
-        if key.until is not None and now > key.until:
+        if key.is_over(now):
             raise exc.NotTrusted(f"key {key_id} is not valid any more")
         if key.role != ANY and key.role not in roles:
             raise exc.NotTrusted(f"key {key_id} of role {key.role!r} must not say this")

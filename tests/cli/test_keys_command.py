@@ -149,3 +149,21 @@ def test_worker_tells_which_keys_it_has(wbengine: Command, tmp_path: Path) -> No
     wbengine("keys", "new", str(path))
     answer = wbengine(*worker, where, "--keys", str(path))
     assert "keys      hmac-sha256 of role 'any'" in answer.err
+
+
+def test_key_that_is_over_is_told_of(wbengine: Command, tmp_path: Path) -> None:
+    """By whoever shows the file, and by the doctor."""
+    path = tmp_path / "keys.json"
+    doctor = ("doctor", "--url", f"memory://{tmp_path.name}", "--keys", str(path), "--json")
+    (content,) = keys.new().values()
+    keys.write(path, content)
+    assert "valid any more" not in wbengine("keys", "show", str(path)).err
+    assert _of_keys(wbengine(*doctor)) == [True]
+    content["keys"][0]["until"] = time.time() - 1
+    keys.write(path, content, replace=True)
+    assert "valid any more" in wbengine("keys", "show", str(path)).err
+    assert _of_keys(wbengine(*doctor)) == [False]
+
+
+def _of_keys(answer: Any) -> list[bool | None]:
+    return [each["good"] for each in answer.json["findings"] if each["check"] == "keys"]

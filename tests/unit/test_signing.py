@@ -76,6 +76,18 @@ def test_nobody_says_what_is_not_of_his_role(apart: dict[str, Party], kind: str)
                 apart[keys.ENGINE].hear(message)
 
 
+def test_who_names_a_worker_asks_no_question(apart: dict[str, Party]) -> None:
+    """However its body is written: an engine says no goodbye of a worker, a worker asks nobody."""
+    goodbye, question = signed.envelope("beat"), signed.envelope("question")
+    goodbye.body = {}
+    goodbye.signer = apart[keys.OPERATOR].signer
+    question._encoded = b"{ }"
+    question.signer = apart[keys.WORKER].signer
+    for said in (goodbye, question):
+        with pytest.raises(exc.NotTrusted, match="must not say this"):
+            apart[keys.ENGINE].hear(signed.came(said))
+
+
 def test_the_key_of_another_fleet_is_not_believed(clock: _clock.ManualClock) -> None:
     stranger, hearer = (Party(keys.new()[keys.ANY], clock) for _ in range(2))
     with pytest.raises(exc.NotTrusted, match="no key of that id"):
@@ -92,6 +104,21 @@ def test_a_key_whose_time_is_over_is_not_believed(clock: _clock.ManualClock) -> 
     clock.advance(1)
     with pytest.raises(exc.NotTrusted, match="not valid any more"):
         new.hear(message)
+
+
+def test_whoever_signs_with_a_key_that_is_over_says_so(
+    clock: _clock.ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = keys.new()[keys.ANY]
+    content["keys"][0]["until"] = NOW
+    party = Party(content, clock)
+    signed.came(party.say("beat"))
+    assert not caplog.messages
+    clock.advance(1)
+    for _ in range(3):
+        signed.came(party.say("beat"))
+    (told,) = caplog.messages
+    assert content["keys"][0]["id"] in told and "is over" in told
 
 
 def _header(name: str, value: Any) -> Callable[[Any], None]:

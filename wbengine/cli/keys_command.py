@@ -112,6 +112,11 @@ def show(context: contexts.Context, path: Path | None) -> None:
         for each in found
     ]  # fmt: skip
     printer.table(("ID", "ALGORITHM", "ROLE", "STATE", "SINCE", "UNTIL"), rows)
+    if signs.is_over(now):
+        printer.note(
+            f"no key of role {ring.role!r} is valid any more, so nobody believes who has this file:"
+            " give it another one with `wbengine keys rotate --in 0`"
+        )
     if until > now:
         printer.note(f"messages without a signature are believed until {_moment(until)}")
 
@@ -163,7 +168,7 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
 
 
 def _state(key: keys.Key, signs: keys.Key, now: float) -> str:
-    if key.until is not None and now > key.until:
+    if key.is_over(now):
         return "over"
     return "signs" if key is signs else "will sign" if key.since > now else "trusted"
 

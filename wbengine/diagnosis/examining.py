@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from wbengine import exceptions
-from wbengine.diagnosis import brokers, ledgers, packages, round_trip, stores, workers
+from wbengine.diagnosis import brokers, key_files, ledgers, packages, round_trip, stores, workers
 from wbengine.diagnosis.findings import Finding, Place, bad, line, note
 from wbengine.diagnosis.lines import Line
 
@@ -37,6 +37,7 @@ def examine(place: Place, least: int = 0, began: float | None = None) -> Iterato
     yield from packages.extras(place)
     yield from packages.pictures()
     yield from packages.plugins()
+    yield from key_files.look(place)
     broker = Line("broker", lambda here: _broker(place, here), until)
     ledger = Line("ledger", lambda here: _ledger(place, here, broker), until)
     around = Line("workers", lambda here: _around(place, here, broker, ledger, least), until)

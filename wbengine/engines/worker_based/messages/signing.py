@@ -9,6 +9,7 @@ may be passed on to whoever inherits a flow: to whom they go is not signed.
 from __future__ import annotations
 
 import base64
+import logging
 import secrets
 import threading
 from collections import OrderedDict
@@ -17,9 +18,12 @@ from typing import Any, Final
 
 from wbengine import _clock, _json_text, keys
 from wbengine import exceptions as exc
+from wbengine._log_rate import RareWarnings
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
+
+LOG = logging.getLogger(__name__)
 
 #: Of what is signed, and how.
 VERSION: Final = "1"
@@ -31,7 +35,7 @@ WINDOW: Final = 60
 REMEMBERED: Final = 100_000
 
 _PURPOSE: Final = "message"
-#: The body of a question who is there, which engines ask; that of workers who answer is another.
+#: The body of a question who is there; workers who answer, and say that they live, name themselves.
 _QUESTION: Final = b"{}"
 _ENGINES: Final = (keys.ENGINE, keys.OPERATOR)
 
@@ -96,6 +100,7 @@ class Signer:
         self._exchange = exchange
         self._clock = clock
         self._began = int(clock.time())
+        self._warnings = RareWarnings(LOG)
         self._nonce = nonce
         self._nonces = Nonces()
 
@@ -103,6 +108,8 @@ class Signer:
         """Add the header that shows who said this; it must not be changed any more."""
         now = self._clock.time()
         key = self.ring.signing_key(now)
+        if key.is_over(now):
+            self._warnings.tell(key.id, "nobody believes this process: its key %s is over", key.id)
         kind = envelope.type
         if kind in _HIDDEN and self.ring.encrypts and env.WBE_ENCRYPTED not in envelope.headers:
             self._encrypt(envelope)
@@ -159,8 +166,8 @@ class Signer:
         roles = _MAY_SAY.get(kind) if isinstance(kind, str) else None
         if roles is None:
             raise exc.NotTrusted("nobody says messages of this type")
-        if kind == pr.NOTIFY and body == _QUESTION:
-            roles = _ENGINES
+        if kind == pr.NOTIFY and env.WBE_WORKER not in headers:
+            roles = _ENGINES if body == _QUESTION else ()
         *said, mac = signature.split(" ")
         if len(said) != 5 or said[0] != VERSION:
             raise exc.NotTrusted("it is signed in a way that is not known")
