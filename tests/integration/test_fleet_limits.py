@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import limited
+from tests.support import limited, signalled
 from tests.support.fresh import process
 from tests.support.limited import ENDLESS, RELEASED, TOLD, flow, one_each, three, twenty
 from tests.support.waiting import until
@@ -452,6 +452,20 @@ def test_flow_that_waits_for_its_limit_keeps_its_place(store: base.Backend) -> N
     engine.run()
     assert engine.parked is None
     assert engine.storage.get_flow_state() == holder.end() == states.SUCCESS
+
+
+def test_flow_with_a_permit_of_its_own_keeps_it(store: base.Backend) -> None:
+    """As long as it is under way, also while nothing of it runs."""
+    made = signalled.flow()
+    made.concurrency = 1
+    engine = engines.load(made, backend=store, **PARALLEL)
+    engine.park_after = 0.01
+    timer = threading.Timer(0.5, engine.signal, ("approved", 1))
+    timer.start()
+    engine.run()
+    timer.join()
+    assert engine.parked is None
+    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_limited_flow_has_limited_tasks(options: dict[str, Any]) -> None:

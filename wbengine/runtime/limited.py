@@ -63,8 +63,8 @@ class LimitedTasks:
         self.limits: Final = limits
         #: Whether the flow itself (node 0) is limited, and has no permit yet.
         self.closed = of_flow
-        # The same for all the run.
-        self._of_flow = of_flow
+        #: The same for all the run.
+        self.of_flow: Final = of_flow
         self._keeper = keeper
         self._flow = flow
         self._epoch = epoch
@@ -83,6 +83,12 @@ class LimitedTasks:
         # What is under way, and on whose permit.
         self._using: dict[tuple[int, int], keepers.Holder] = {}
         self._numbers = itertools.count()
+
+    @property
+    def keeps_place(self) -> bool:
+        """Whether the flow, if it were suspended, would lose its place among those that wait, or
+        let others in while it is under way."""
+        return self.closed or (self.of_flow and self.limits[0].concurrency is not None)
 
     def enter(self) -> bool:
         """Whether the flow itself may begin now; else it waits.
@@ -190,7 +196,7 @@ class LimitedTasks:
                     break
                 heapq.heappop(line.heap)
                 self._forget(node, index)
-                if self._of_flow and (node, index) == _FLOW:
+                if self.of_flow and (node, index) == _FLOW:
                     self.closed = False  # until the end of the run
                     continue
                 self._using[node, index] = line.holder
@@ -211,7 +217,7 @@ class LimitedTasks:
         return [
             node
             for node, index in self._waiting
-            if index < 0 and node in scope and not (self._of_flow and node == 0)
+            if index < 0 and node in scope and not (self.of_flow and node == 0)
         ]
 
     def forget(self, nodes: Iterable[int]) -> None:

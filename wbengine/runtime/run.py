@@ -648,8 +648,8 @@ class Run:
         """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
-        if self._limited is not None and self._limited.closed:
-            return False  # it would lose its place among those that wait
+        if self._limited is not None and self._limited.keeps_place:
+            return False
         if self._scheduler.in_flight > len(self._held):
             return False
         waits, timers = self._waits, self._timers
