@@ -44,12 +44,19 @@ class Limit(NamedTuple):
     def id_of(self, arguments: Mapping[str, Any]) -> str:
         """What is counted together with what has these arguments.
 
+        :raises TypeError: what the key returned is nothing to count by.
         :raises Exception: whatever the key raises.
         """
         if self.key is None:
             return _short(self.name)
         given = {name: arguments[name] for name in self.takes if name in arguments}
-        return _short(f"{self.name}[{self.key(**given)}]")
+        found = self.key(**given)
+        if not _is_key(found):
+            raise TypeError(
+                f"The concurrency_key of limit {self.name!r} returned a {type(found).__name__}: it"
+                " is a text, a whole number, a bool, None, or a tuple of these"
+            )
+        return _short(f"{self.name}[{found}]")
 
 
 def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit | None:
@@ -62,11 +69,7 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
     key = _key_of(owner)
     if rate is None and concurrency is None:
-        if callable(key):  # whatever else is called so is the user's own
-            raise ValueError(
-                f"{what} has a concurrency_key, but neither rate_limit nor concurrency"
-            )
-        return None
+        return None  # whatever else is called so is the user's own
     check(what, rate, concurrency, key, shared)
     takes: tuple[str, ...] = ()
     if key is not None:
@@ -80,6 +83,11 @@ def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None
 
     :raises TypeError, ValueError: the text names it.
     """
+    if rate is concurrency is None and not (key is shared is None):
+        word = "limit" if key is None else "concurrency_key"
+        raise ValueError(
+            f"The {word} of {what} limits nothing: it has neither rate_limit nor concurrency"
+        )
     if rate is not None and (not isinstance(rate, str) or not _RATE.fullmatch(rate)):
         raise ValueError(
             f"The rate_limit of {what} is a number from 1 per s, m, h or d, such as '100/m', not"
@@ -128,6 +136,13 @@ def _taken(key: Callable[..., Any], what: str, known: Collection[str] | None) ->
             )
         found.append(name)
     return tuple(found)
+
+
+def _is_key(found: Any) -> bool:
+    """Whether it is the same for what is the same, in every process."""
+    if isinstance(found, tuple):
+        return all(map(_is_key, found))
+    return found is None or isinstance(found, str | int)
 
 
 def _short(text: str) -> str:

@@ -265,6 +265,7 @@ def _call(customer: str, n: int) -> None: ...
         ({"concurrency": 1, "concurrency_key": lambda custom: 1}, "did you mean 'customer'"),
         ({"concurrency_key": lambda customer: 1}, "neither rate_limit nor concurrency"),
         ({"concurrency": 1, "limit": ""}, "named by a text"),
+        ({"limit": "shop"}, "The limit of a task limits nothing"),
     ],
 )
 def test_wrong_limits_are_refused(options: dict[str, object], words: str) -> None:
@@ -278,6 +279,21 @@ def test_limits_are_counted_by_their_key() -> None:
     assert made.id_of({"customer": "x", "n": 1}) == "c[x]"
     assert len(made.id_of({"customer": "x" * 999})) == 200
     assert made.id_of({"customer": "x" * 999}) != made.id_of({"customer": "x" * 998})
+
+
+@pytest.mark.parametrize("key", [object(), ["a"], 1.5, ("a", b"b"), {"a": 1}])
+def test_keys_are_plain(key: object) -> None:
+    """What is the same has the same key: no address is counted by, and no coroutine."""
+    made = limit(concurrency=1, concurrency_key=lambda customer: key)
+    assert made is not None
+    with pytest.raises(TypeError, match=f"'c' returned a {type(key).__name__}: it is a text"):
+        made.id_of({"customer": "x"})
+
+
+@pytest.mark.parametrize("key", ["a", 7, True, None, ("a", (7, None))])
+def test_plain_keys_are_counted_by(key: object) -> None:
+    made = limit(concurrency=1, concurrency_key=lambda customer: key)
+    assert made is not None and made.id_of({"customer": "x"}) == f"c[{key}]"
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b", "a\nb", "\x1b[2J"])
