@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from wbengine import _names
+from wbengine import _names, _secrets
 
 __all__ = ["ATTRIBUTES", "Limit", "check", "limit_of"]
 
@@ -56,6 +56,8 @@ class Limit(NamedTuple):
                 f"The concurrency_key of limit {self.name!r} returned a {type(found).__name__}: it"
                 " is a text, a whole number, a bool, None, or a tuple of these"
             )
+        if any(map(_secrets.is_secret_key, given)):
+            found = f"#{_digest(str(found))}"  # names of limits are kept, and shown
         return _short(f"{self.name}[{found}]")
 
 
@@ -150,5 +152,8 @@ def _short(text: str) -> str:
     if len(text) <= _LONGEST and text.isprintable():
         return text
     shown = "".join(filter(str.isprintable, text[: _LONGEST - 33]))
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return f"{shown}#{digest[:32]}"
+    return f"{shown}#{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

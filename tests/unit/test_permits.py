@@ -281,6 +281,14 @@ def test_limits_are_counted_by_their_key() -> None:
     assert made.id_of({"customer": "x" * 999}) != made.id_of({"customer": "x" * 998})
 
 
+def test_no_secret_is_in_the_name_of_a_limit() -> None:
+    """It is kept in stores, and shown."""
+    made = fleet_limits.Limit("c", key=lambda api_token: api_token, takes=("api_token",))
+    found = made.id_of({"api_token": "sk_live"})
+    assert "sk_live" not in found and found.startswith("c[#")
+    assert found == made.id_of({"api_token": "sk_live"}) != made.id_of({"api_token": "sk_test"})
+
+
 @pytest.mark.parametrize("key", [object(), ["a"], 1.5, ("a", b"b"), {"a": 1}])
 def test_keys_are_plain(key: object) -> None:
     """What is the same has the same key: no address is counted by, and no coroutine."""
