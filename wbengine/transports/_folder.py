@@ -312,6 +312,8 @@ class Folder:
             )  # fmt: skip
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
+                # Where it is on, as in Debian, what is deleted is written once more, as zeros.
+                connection.execute("PRAGMA secure_delete = OFF")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
                 self._when_free(connection, lambda it: self._look(it, whole))
                 if whole:  # from now on the log is there, whatever happens
