@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -129,6 +131,18 @@ def engine(runtime: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
+def listens(file: Path) -> bool:
+    """Whether an engine does, by the file of a folder's queues."""
+    if not file.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(file)) as queues:
+        try:
+            found = queues.execute("SELECT 1 FROM binding WHERE key = 'wbe.engines'").fetchone()
+        except sqlite3.OperationalError:  # it is being made
+            return False
+    return found is not None
+
+
 @pytest.mark.parametrize("first", ["worker", "engine"])
 def test_worker_and_engine_find_each_other_in_either_order(
     tmp_path: Path, runtime: dict[str, str], first: str
@@ -137,7 +151,7 @@ def test_worker_and_engine_find_each_other_in_either_order(
     early = engine(runtime) if first == "engine" else None
     if early is not None:
         root = Path(runtime["XDG_RUNTIME_DIR"]) / "wbengine"
-        until(lambda: any(root.glob("exchanges/default/*wbe.engines*")))
+        until(lambda: listens(root / "wbengine.db"))
     with workers.workers(tmp_path, *arguments, environment=runtime) as (worker,):
         if early is None:
             until(lambda: "wbengine" in worker.text)

@@ -123,7 +123,8 @@ def our_worker(
     """One of ours that speaks TaskFlow's way."""
     with workers.workers(
         folder,
-        *("--url", str(url), "--topic", topic, "--interop", "taskflow", "--log-level", "info"),
+        *("--topic", topic, "--interop", "taskflow", "--log-level", "info"),
         *("--tasks", "tests.interop.tasks", *arguments),
+        environment={"WBENGINE_URL": str(url)},
     ) as (made,):
         yield made

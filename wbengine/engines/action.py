@@ -366,7 +366,9 @@ class ActionEngine(base.Engine):
             self._outlined_at = self._prepared_at
 
     def _end(self, run: run_module.Run) -> None:
-        """Enter the state that a run came to."""
+        """Enter the state that a run came to, unless an interruption suspended it at the last."""
+        if self._storage.get_flow_state() == states.SUSPENDED:
+            return
         plan = self._compiled("run").plan
         self._change_state(run.state, flow_errors.in_short(run, self._storage, plan))
 
