@@ -50,7 +50,7 @@ ALL: Final = (*KINDS, "rabbitmq")
 REACHED: Final = (*FOLDERS, "redis")
 
 #: What brokers in folders say.
-LOG: Final = "wbengine.transports.filesystem"
+LOG: Final = "wbengine.transports.broker"
 
 _numbers = itertools.count()
 
