@@ -55,12 +55,11 @@ class Answer(NamedTuple):
     """What flows get: for each permit, in how many seconds it may be used.
 
     `again`: in how many seconds there is something to ask for again; None: when permits are given
-    back, or shares change.  `others`: whether flows wait that did not ask.
+    back, or shares change.
     """
 
     permits: dict[str, list[float]]
     again: float | None
-    others: bool
 
 
 @dataclass(slots=True)
@@ -127,9 +126,7 @@ class Account:
             until = now + ask.seconds
             self.flows[ask.flow] = _Flow(ask.epoch, ask.held, ask.wanted, until, served)
             asked[ask.flow] = []
-        again = self._give(asked, now)
-        others = any(row.wanted for uuid, row in self.flows.items() if uuid not in asked)
-        return Answer(asked, again, others)
+        return Answer(asked, self._give(asked, now))
 
     def _give(self, asked: dict[str, list[float]], now: float) -> float | None:
         """Give them permits; returns when to ask again, if only time is waited for."""
