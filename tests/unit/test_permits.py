@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.waiting import until
 from wbengine import fleet_limits, task
-from wbengine.permits import keeper as keepers
+from wbengine.permits import renewer as renewers
 from wbengine.permits import stores
 from wbengine.permits.accounts import HORIZON, Account, Ask, Terms
 
@@ -183,17 +183,17 @@ def test_who_asks_often_gets_no_more() -> None:
 
 def test_what_is_spare_is_given_back() -> None:
     """What nobody here waits for any more is somebody else's at once."""
-    keeper, woken = keepers.Keeper(stores.MemoryStore()), threading.Event()
-    first = keeper.join("l", TWO, "a", 0, 15, woken.set)
+    renewer, woken = renewers.PermitRenewer(stores.MemoryStore()), threading.Event()
+    first = renewer.join("l", TWO, "a", 0, 15, woken.set)
     first.want(2)
     until(lambda: first.ready == 2)
-    second = keeper.join("l", TWO, "b", 0, 15, woken.set)
+    second = renewer.join("l", TWO, "b", 0, 15, woken.set)
     second.want(1)
     first.want(1)
     until(lambda: second.ready == 1)
     assert (first.held, first.ready) == (1, 1)
-    keeper.leave([first, second])
-    until(lambda: keeper.idle)
+    renewer.leave([first, second])
+    until(lambda: renewer.idle)
 
 
 def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,19 +206,19 @@ def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> 
                 raise OSError("it is away")
             return super().settle(wants)
 
-    keeper = keepers.Keeper(Failing())
-    holder = keeper.join("l", TWO, "a", 0, 15, lambda: None)
+    renewer = renewers.PermitRenewer(Failing())
+    holder = renewer.join("l", TWO, "a", 0, 15, lambda: None)
     holder.want(1)
     until(lambda: holder.ready == 1, within=3)
     assert "it is away" in caplog.text
-    keeper.leave([holder])
+    renewer.leave([holder])
 
 
 def test_what_is_not_taken_of_a_rate_is_lost() -> None:
     """A run loop that is busy for long begins no more than a moment's worth after it."""
     now = 0.0
-    keeper = keepers.Keeper(stores.MemoryStore(), lambda: now)
-    holder = keepers.Holder(keeper, "l", TEN, "a", 0, 15, lambda: None)
+    renewer = renewers.PermitRenewer(stores.MemoryStore(), lambda: now)
+    holder = renewers.Holder(renewer, "l", TEN, "a", 0, 15, lambda: None)
     holder.want(200)
     for now in range(5):
         holder.add([number / 10 for number in range(10)], now)
@@ -229,8 +229,8 @@ def test_what_is_not_taken_of_a_rate_is_lost() -> None:
 
 def test_permits_are_renewed() -> None:
     store = stores.MemoryStore()
-    keeper = keepers.Keeper(store)
-    holder = keeper.join("l", TWO, "a", 0, 0.3, lambda: None)
+    renewer = renewers.PermitRenewer(store)
+    holder = renewer.join("l", TWO, "a", 0, 0.3, lambda: None)
     holder.want(2)
     until(lambda: holder.ready == 2)
     end = time.monotonic() + 1.0
@@ -238,7 +238,7 @@ def test_permits_are_renewed() -> None:
         account, now = store.all()["l"]
         assert account.live(now)["a"].held == 2
         time.sleep(0.02)
-    keeper.leave([holder])
+    renewer.leave([holder])
     assert store.all() == {}
 
 

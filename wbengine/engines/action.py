@@ -38,7 +38,7 @@ from wbengine.engines import (
 )
 from wbengine.engines import compilation as compilation_module
 from wbengine.engines import options as options_module
-from wbengine.permits import keeper
+from wbengine.permits import renewer
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, models
 from wbengine.runtime import atoms, compiler, control, executors, limited, saving, waits
@@ -505,7 +505,7 @@ class ActionEngine(base.Engine):
 
             self._limited = limited.LimitedTasks(
                 limits,
-                keeper.of_process()(self._settings["limits"] or self._backend),
+                renewer.of_process()(self._settings["limits"] or self._backend),
                 storage.flow_uuid,
                 0 if held is None else held.lease.epoch,
                 self._settings["lease"],

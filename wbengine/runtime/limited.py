@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from wbengine import invocation as calls
 from wbengine.fleet_limits import Limit
-from wbengine.permits import keeper as keepers
+from wbengine.permits import renewer as renewers
 from wbengine.permits.accounts import Terms
 
 __all__ = ["LimitedTasks"]
@@ -32,7 +32,7 @@ class _Line:
 
     __slots__ = ("heap", "holder", "waiting")
 
-    def __init__(self, holder: keepers.Holder) -> None:
+    def __init__(self, holder: renewers.Holder) -> None:
         self.holder = holder
         #: How many do; the heap may hold what does not any more.
         self.waiting = 0
@@ -50,7 +50,7 @@ class LimitedTasks:
     def __init__(
         self,
         limits: Mapping[int, Limit],
-        keeper: keepers.Keeper,
+        renewer: renewers.PermitRenewer,
         flow: str,
         epoch: int,
         seconds: float,
@@ -65,7 +65,7 @@ class LimitedTasks:
         self.closed = of_flow
         #: The same for all the run.
         self.of_flow: Final = of_flow
-        self._keeper = keeper
+        self._renewer = renewer
         self._flow = flow
         self._epoch = epoch
         self._seconds = seconds
@@ -81,7 +81,7 @@ class LimitedTasks:
         self._waiting: dict[tuple[int, int], _Line] = {}
         self._items: Counter[int] = Counter()
         # What is under way, and on whose permit.
-        self._using: dict[tuple[int, int], keepers.Holder] = {}
+        self._using: dict[tuple[int, int], renewers.Holder] = {}
         self._numbers = itertools.count()
 
     @property
@@ -130,7 +130,7 @@ class LimitedTasks:
         if line is None:
             terms = Terms(limit.rate, limit.interval, limit.concurrency)
             line = self._lines[name] = _Line(
-                self._keeper.join(name, terms, self._flow, self._epoch, self._seconds, self._tell)
+                self._renewer.join(name, terms, self._flow, self._epoch, self._seconds, self._tell)
             )
         return line
 
@@ -250,4 +250,4 @@ class LimitedTasks:
         self._changed.clear()
         self._using.clear()
         if lines:
-            self._keeper.leave([line.holder for line in lines.values()])
+            self._renewer.leave([line.holder for line in lines.values()])

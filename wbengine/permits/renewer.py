@@ -22,7 +22,7 @@ from wbengine.permits import stores
 from wbengine.permits.accounts import HORIZON, Ask, Terms
 from wbengine.persistence import base
 
-__all__ = ["Holder", "Keeper", "of_process"]
+__all__ = ["Holder", "PermitRenewer", "of_process"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -36,17 +36,17 @@ _RENEWALS: Final = 3
 
 
 class Holder:
-    """One flow's part in one limit; made by `Keeper.join`.  `wake` is called, from the keeper's
-    thread, when there is a permit to take."""
+    """One flow's part in one limit; made by `PermitRenewer.join`.  `wake` is called, from the
+    renewer's thread, when there is a permit to take."""
 
     __slots__ = (
-        "_keeper", "_later", "_most_ready", "epoch", "flow", "held", "name", "ready", "renew_at",
+        "_later", "_most_ready", "_renewer", "epoch", "flow", "held", "name", "ready", "renew_at",
         "seconds", "terms", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
         self,
-        keeper: Keeper,
+        renewer: PermitRenewer,
         name: str,
         terms: Terms,
         flow: str,
@@ -54,7 +54,7 @@ class Holder:
         seconds: float,
         wake: Callable[[], object],
     ) -> None:
-        self._keeper = keeper
+        self._renewer = renewer
         self.name = name
         self.terms = terms
         self.flow = flow
@@ -82,11 +82,11 @@ class Holder:
 
     def want(self, count: int) -> None:
         """So many could be used besides those in use; what is spare then is given back."""
-        with self._keeper.changed:
+        with self._renewer.changed:
             more = count > self.wanted
             self.wanted = count
             if self._trim() or more:
-                self._keeper.ask_soon(self.name)
+                self._renewer.ask_soon(self.name)
 
     def _trim(self) -> bool:
         """Give back what nobody here wants any more, the latest first; whether there was any."""
@@ -102,7 +102,7 @@ class Holder:
 
     def take(self) -> bool:
         """Use a permit from now on; False: there is none."""
-        with self._keeper.changed:
+        with self._renewer.changed:
             if not self.ready:
                 return False
             self.ready -= 1
@@ -111,15 +111,15 @@ class Holder:
 
     def use_anyway(self) -> None:
         """Count something that is under way, whether there is a permit for it or not."""
-        with self._keeper.changed:
+        with self._renewer.changed:
             self.held += 1
-            self._keeper.ask_soon(self.name)
+            self._renewer.ask_soon(self.name)
 
     def give_back(self) -> None:
         """What used a permit has ended."""
-        with self._keeper.changed:
+        with self._renewer.changed:
             self.held -= 1
-            self._keeper.ask_soon(self.name)
+            self._renewer.ask_soon(self.name)
 
     def ask(self) -> Ask:
         """What is to be said; the caller has the lock."""
@@ -133,7 +133,7 @@ class Holder:
             heapq.heappush(self._later, now + seconds)
         self.renew_at = now + self.seconds / _RENEWALS
         if self._trim():  # it wants less than when it was asked
-            self._keeper.ask_soon(self.name)
+            self._renewer.ask_soon(self.name)
 
     @property
     def due(self) -> float:
@@ -151,7 +151,7 @@ class Holder:
         if lost > 0:  # the run loop was busy: they are not saved up for when it has time
             self.ready -= lost
             self.held -= lost
-            self._keeper.ask_soon(self.name)
+            self._renewer.ask_soon(self.name)
         return more
 
 
@@ -167,7 +167,7 @@ class _Limit:
         self.pause = _FIRST
 
 
-class Keeper:
+class PermitRenewer:
     """Keeps the permits of this process in one store."""
 
     def __init__(self, store: stores.Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -321,22 +321,22 @@ class Keeper:
             holder.wake()
 
 
-class _Keepers:
-    """The keepers of this process, by the places where limits are kept."""
+class _Renewers:
+    """The renewers of this process, by the places where limits are kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str | base.Backend | None, Keeper] = {}
+        self._known: dict[str | base.Backend | None, PermitRenewer] = {}
 
-    def __call__(self, place: str | base.Backend | None) -> Keeper:
+    def __call__(self, place: str | base.Backend | None) -> PermitRenewer:
         with self._lock:
             found = self._known.get(place)
             if found is None:
                 for key in [key for key, one in self._known.items() if one.idle]:
                     self._known.pop(key).close()
-                found = self._known[place] = Keeper(stores.store_of(place))
+                found = self._known[place] = PermitRenewer(stores.store_of(place))
             return found
 
 
-#: The keeper for a place: the URL of a Redis, a backend, or None.
-of_process: Final = per_process.PerProcess(_Keepers)
+#: The renewer for a place: the URL of a Redis, a backend, or None.
+of_process: Final = per_process.PerProcess(_Renewers)
