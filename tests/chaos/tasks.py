@@ -28,17 +28,16 @@ def rest(name: str, seconds: float, long: float) -> None:
     time.sleep(nap(name, seconds, long))
 
 
-class Step(task.Task):
-    """May be run again when nobody knows how far it came."""
+class Once(task.Task):
+    """Fails when nobody knows how far it came; its flow decides.
 
-    idempotent: bool | None = True
+    It has no `revert`: one that is lost with its worker must not run twice either, and its flow
+    would end in FAILURE, as is promised.
+    """
 
     def execute(self, seconds: float, long: float) -> int:
         self._do(self.name, seconds, long)
         return value(self.name)
-
-    def revert(self, seconds: float, long: float, **rest: Any) -> None:
-        self._do(f"{self.name}.revert", 0, 0)
 
     def _do(self, name: str, seconds: float, long: float) -> None:
         asked = self.request
@@ -48,10 +47,13 @@ class Step(task.Task):
         audit.note(audit.ENDED, name, *known)
 
 
-class Once(Step):
-    """Fails when nobody knows how far it came; its flow decides."""
+class Step(Once):
+    """May be run again when nobody knows how far it came."""
 
-    idempotent = None
+    idempotent = True
+
+    def revert(self, seconds: float, long: float, **rest: Any) -> None:
+        self._do(f"{self.name}.revert", 0, 0)
 
 
 class Break(Step):

@@ -140,6 +140,19 @@ def test_a_worker_may_die_while_it_reverts(tmp_path: Path) -> None:
     assert engine.storage.get_flow_state() == "REVERTED"
 
 
+def test_reversion_that_must_not_run_twice_leaves_its_flow_in_failure(tmp_path: Path) -> None:
+    """Whether it took effect is not known: the flow is not REVERTED."""
+    undone = tasks.Undone("u")
+    undone.idempotent = False
+    flow = linear_flow.Flow("f").add(undone, sample_tasks.Fail(name="bad"))
+    with fleet(tmp_path, 2):
+        engine = load(flow, tmp_path)
+        with pytest.raises(exc.WorkerLost, match=r"task 'u' \(revert\)"):
+            engine.run()
+    assert tasks.runs(tmp_path) == ["execute", "revert"]
+    assert engine.storage.get_flow_state() == "FAILURE"
+
+
 def test_an_answer_that_comes_too_late_is_refused(tmp_path: Path) -> None:
     """A worker is stopped for longer than it may be silent; another does what it had begun."""
     with fleet(tmp_path, 2) as started:
