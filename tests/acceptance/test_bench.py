@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "tools" / "bench"
+from tests.support import tools
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc"),
@@ -17,17 +16,11 @@ pytestmark = [
 ]
 
 
-def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCH), "--here", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
-
-
 def test_cases_are_run_and_written(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "new" / "b.json"), "--html", str(tmp_path / "b.html"))
     chosen = ("--cases", "wide,local,idle", "--systems", "wbengine", "--brokers", "filesystem")
     small = ("--divide", "100", "--repeat", "1", "--tasks", "10", "--idle", "1")
-    done = _bench(*files, *chosen, *small, "--folder", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = tools.run("bench", *files, *chosen, *small, "--folder", tmp_path)
     told = json.loads((tmp_path / "new" / "b.json").read_text(encoding="utf-8"))
     cells = {(one["medium"], one["case"]): one for one in told["cells"]}
     assert {key: one["tasks"] for key, one in cells.items()} == {
@@ -40,7 +33,7 @@ def test_cases_are_run_and_written(tmp_path: Path) -> None:
     assert all(len(one["seconds"]) == 1 and "problems" not in one for one in cells.values())
     assert [(one["medium"], one["processes"]) for one in told["idle"]] == [("filesystem", 1)]
     assert told["checks"] == []
-    assert "wide, filesystem: 20 tasks" in done.stdout
+    assert "*Over a folder*" in done.stdout and "Measured on " in done.stdout
     assert "filesystem, wbengine, 1 of 1, wide: " in done.stderr
     assert "<svg" in (tmp_path / "b.html").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "new"]

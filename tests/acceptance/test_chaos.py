@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support import servers
+from tests.support import servers, tools
 from tests.support.waiting import until
 from tools import _servers
 
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "chaos"
 #: More than a busy machine lets a worker be silent that nobody hurts.
 BRIEFLY = ("--expiry", "3")
 
@@ -35,9 +34,7 @@ def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     if "redis" in arguments and _servers.find("redis") is None:
         servers.skip_or_fail(_servers.reason(["redis"]))
     file = folder / "figures"
-    command = [sys.executable, str(TOOL), "--here", "--json", str(file), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert ended.returncode == code and file.exists(), ended.stdout + ended.stderr
+    tools.run("chaos", "--json", file, *arguments, code=code)
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
@@ -78,7 +75,7 @@ def test_killed_tool_leaves_no_process_running(tmp_path: Path) -> None:
     arguments = ("--here", "--flows", "4", "--kills", "1")
     with open(tmp_path / "said", "wb") as said:
         tool = subprocess.Popen(
-            [sys.executable, str(TOOL), *arguments],
+            [sys.executable, str(tools.FOLDER / "chaos"), *arguments],
             env={**os.environ, "TMPDIR": str(tmp_path)},
             stdout=said,
             stderr=said,

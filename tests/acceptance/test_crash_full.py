@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.crashing.command import crash
+from tests.support import tools
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own"),
@@ -16,5 +16,5 @@ pytestmark = [
 
 @pytest.mark.slow
 def test_on_a_full_disk_a_flow_fails_and_goes_on_when_there_is_room() -> None:
-    told = crash("full")
+    told = tools.run("crash", "full").stdout
     assert told.count(" 0 problems\n") == 2, told

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.crashing.command import crash
+from tests.support import tools
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it kills by ways of Linux's own"),
@@ -20,11 +20,12 @@ pytestmark = [
 
 @pytest.mark.slow
 def test_who_is_killed_at_any_crash_point_is_resumed() -> None:
-    told = crash("sweep", "--quick")
+    told = tools.run("crash", "sweep", "--quick").stdout
     figures = re.search(r"^(\d+) points, (\d+) cases, .* 0 problems$", told, re.MULTILINE)
     assert figures and int(figures[2]) >= int(figures[1]) > 20, told
 
 
 def test_a_storm_of_kills_loses_nothing() -> None:
-    told = crash("storm", "--flows", "3", "--kills", "3", "--stores", "dir,sqlite")
+    words = ("storm", "--flows", 3, "--kills", 3, "--stores", "dir,sqlite")
+    told = tools.run("crash", *words).stdout
     assert re.search(r"^3 flows, 3 kills, .* 0 problems$", told, re.MULTILINE), told

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import workers
-
-TOOL = Path(workers.REPOSITORY) / "tools" / "mutate"
+from tests.support import tools
 
 SHOP = '''\
 """A shop."""
@@ -51,9 +48,8 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def mutate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TOOL), "--here", "--jobs", "1", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+def mutate(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    return tools.run("mutate", "--jobs", 1, *words, code=code)
 
 
 @pytest.mark.slow
@@ -61,7 +57,6 @@ def mutate(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
     words = ("shop.py", "--tests", "test_shop.py", "--tree", str(tree), "--sample", "9", "--record")
     ended = mutate(*words)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
     # A comparison, a number and a sum: what is for readers and type checkers is left alone.
     assert "3 defects in 3 places" in ended.stdout
     assert ended.stdout.count("by test_shop.py::test_paid") == 2
@@ -88,8 +83,7 @@ def test_tested_defects_are_killed_and_others_survive(tree: Path) -> None:
 @pytest.mark.slow
 def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:
     (tree / "test_shop.py").write_text(TESTS.replace("(-1", "(-1, 5"))
-    ended = mutate("shop.py", "--tests", "test_shop.py", "--tree", str(tree))
-    assert ended.returncode == 1
+    ended = mutate("shop.py", "--tests", "test_shop.py", "--tree", str(tree), code=1)
     assert "the tests fail without a defect" in ended.stderr
     assert "FAILED test_shop.py::test_paid" in ended.stderr
 
@@ -99,7 +93,7 @@ def test_tests_that_fail_without_a_defect_are_told(tree: Path) -> None:
     [(["sheduler"], "'sheduler' is no file, and no room"), (["shop.py"], "files need --tests")],
 )
 def test_wrong_usage_is_one_line(tree: Path, words: list[str], problem: str) -> None:
-    ended = mutate(*words, "--tree", str(tree))
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = mutate(*words, "--tree", str(tree), code=2)
+    assert ended.stdout == ""
     assert problem in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -8,14 +8,13 @@ import runpy
 
 import pytest
 
-from tests.acceptance.simulating import TOOL, simulate
 from tests.property import lives
+from tests.support import tools
 from wbengine.runtime.decisions import DecisionPoints
 
 
 def test_random_flows_in_processes() -> None:
-    ended = simulate("--flows", "250", "--seed", "7", "--jobs", "2")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = tools.run("simulate", "--flows", 250, "--seed", 7, "--jobs", 2)
     assert ended.stdout.startswith("250 flows in "), ended.stdout
     assert ended.stdout.endswith("/s), nothing went wrong\n")
     # How far it is, every ten seconds; on a busy machine it takes as long.
@@ -30,7 +29,8 @@ def test_a_seed_that_goes_wrong_is_told_with_a_small_story(
         return False
 
     monkeypatch.setattr(DecisionPoints, "must_decide", open_to_all)
-    tool = runpy.run_path(str(TOOL))
+    monkeypatch.syspath_prepend(str(tools.FOLDER))
+    tool = runpy.run_path(str(tools.FOLDER / "simulate"))
     options = argparse.Namespace(flows=100, seed=0, jobs=1)
     assert tool["simulate"](options) == 1
     told = capsys.readouterr().out

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance import state_tables
-from tests.support import workers
+from tests.support import tools, workers
 from wbengine.engines.worker_based import protocol
 from wbengine.runtime import run_states
 
@@ -50,11 +48,7 @@ def test_the_pictures_of_the_documentation_are_true(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
-    tool = workers.REPOSITORY / "tools" / "state_graph"
-    ended = subprocess.run(
-        [sys.executable, tool, tmp_path], capture_output=True, text=True, timeout=100
-    )
-    assert ended.returncode == 0, ended.stderr
+    tools.run("state_graph", tmp_path)
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
     for name in NAMES:
         assert edges(tmp_path / f"{name}.svg") == edges(KEPT / f"{name}.svg") != set()

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.simulating import simulate
 from tests.seams import tracker
 from tests.simulation import defects, growth, meters, prices, scaling
+from tests.support import tools
 
 #: What is not to grow with the fleet, and by how much it may all the same.
 STEADY = ("request_us", "beat_us", "join_us", "loss_us", "round_us", "messages", "calls", "bytes")
@@ -145,8 +145,7 @@ def test_prices_are_those_of_the_bench(tmp_path: Path) -> None:
 def test_the_tool_tells_it_all(tmp_path: Path) -> None:
     place, out = _figures(tmp_path / "bench.json", "wbengine"), tmp_path / "new" / "scale.json"
     small = ("--scale", "--workers", "12", "--requests", "200", "--figures", str(place))
-    ended = simulate(*small, "--worker-us", "300", "--json", str(out))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = tools.run("simulate", *small, "--worker-us", 300, "--json", out)
     assert "with 100 µs of an engine and 300 µs of a worker" in ended.stdout
     assert "what a task costs: wide over redis, wbengine, now; given: worker_us" in ended.stdout
     told = json.loads(out.read_text(encoding="utf-8"))

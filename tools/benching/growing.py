@@ -93,20 +93,5 @@ def grow(
             yield Grown(shape, size, one["build"], one["run"], one["peak_mb"], exponent)
 
 
-HEAD = (
-    f"{'flow':<12}{'tasks':>9}{'build s':>10}{'load+run s':>12}{'all s':>9}{'us/task':>9}"
-    f"{'peak MB':>9}{'growth':>8}"
-)
-
-
-def line(one: Grown) -> str:
-    """A row below `HEAD`."""
-    growth = "" if one.growth is None else f"{one.growth:.2f}"
-    return (
-        f"{one.shape:<12}{one.tasks:>9,}{one.build:>10.3f}{one.run:>12.3f}{one.all:>9.3f}"
-        f"{1e6 * one.all / one.tasks:>9.1f}{one.peak_mb:>9.0f}{growth:>8}"
-    )
-
-
 if __name__ == "__main__":
     print(json.dumps(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3])))

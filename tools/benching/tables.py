@@ -1,6 +1,7 @@
 """The tables of the page on performance: from bench.json, scale.json and counts.json, never typed.
 
-`tools/bench --table` prints them, `tools/bench --page` writes them into the page.
+`tools/bench` prints them when it has measured, `tools/bench --table` those of the last run, and
+`tools/bench --page` writes them into the page.
 """
 
 from __future__ import annotations
@@ -312,13 +313,12 @@ def _count(one: float | None) -> str:
 
 
 def texts(
-    found: Found | None, scale: Found | None, recorded: Mapping[str, Mapping[str, float]]
+    found: Found | None, scale: Found | None, recorded: Mapping[str, Mapping[str, float]] | None
 ) -> dict[str, str]:
     """What belongs at each place of the page; what there are no figures for is left out."""
-    made: dict[str, Sequence[str]] = {
-        "counts": [*counts(recorded)],
-        "messages": [*messages(recorded)],
-    }
+    made: dict[str, Sequence[str]] = {}
+    if recorded is not None:
+        made |= {"counts": [*counts(recorded)], "messages": [*messages(recorded)]}
     if found is not None:
         for of in (run, rates, local, large, beginning, promises, defaults, costs, profile):
             made[of.__name__] = [*of(found)]
@@ -328,3 +328,7 @@ def texts(
     if found is not None and scale is not None:
         made["stages"] = [*stages(found, scale)]
     return {name: "\n".join(lines).strip("\n") for name, lines in made.items() if lines}
+
+
+def printed(made: Mapping[str, str]) -> str:
+    return "\n\n".join(f".. {name}\n\n{text}" for name, text in made.items())
