@@ -7,12 +7,13 @@ with DevServer("orders") as server:
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +103,7 @@ class DevServer:
     def _make_site(
         self, port: int, backend: base.Backend, ring: Keyring | None
     ) -> dashboard.Site | None:
-        if not _is_there(*_PAGES):
+        if not all(importlib.util.find_spec(name) for name in _PAGES):
             return None
         # Not on top: there may be none.
         from wbengine import dashboard
@@ -130,36 +131,28 @@ class DevServer:
         """
         failed: list[BaseException] = []
 
-        def run() -> None:
+        def work() -> None:
             try:
                 self.worker.run(display_banner=False)
             except BaseException as error:
                 failed.append(error)
 
-        serving = threading.Thread(target=run, name="wbengine-dev-worker", daemon=True)
-        serving.start()
-        self._ends.callback(serving.join, _END)
-        self._ends.callback(self.worker.stop)
+        self._start("worker", work, self.worker.stop)
         if not self.worker.wait(_BEGIN) and failed:
             raise failed[0]
-        conducting = threading.Thread(
-            target=self._conductor.run, name="wbengine-dev-conductor", daemon=True
-        )
-        conducting.start()
-        self._ends.callback(conducting.join, _END)
-        self._ends.callback(self._conductor.stop)
+        self._start("conductor", self._conductor.run, self._conductor.stop)
         if self._site is not None:
-            self._serve(self._site)
+            ready = threading.Event()
+            run = functools.partial(self._site.run, ready.set)
+            self._start("dashboard", run, self._site.stop)
+            ready.wait(_BEGIN)
 
-    def _serve(self, site: dashboard.Site) -> None:
-        ready = threading.Event()
-        pages: Any = threading.Thread(
-            target=site.run, args=(ready.set,), name="wbengine-dev-dashboard", daemon=True
-        )
-        pages.start()
-        self._ends.callback(pages.join, _END)
-        self._ends.callback(site.stop)
-        ready.wait(_BEGIN)
+    def _start(self, name: str, run: Callable[[], Any], stop: Callable[[], Any]) -> None:
+        """Run it in a thread, until the end."""
+        thread = threading.Thread(target=run, name=f"wbengine-dev-{name}", daemon=True)
+        thread.start()
+        self._ends.callback(thread.join, _END)
+        self._ends.callback(stop)
 
     def end(self) -> None:
         """End all of it: the worker has 10 seconds to finish what runs.  Idempotent."""
@@ -175,7 +168,3 @@ class DevServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.end()
-
-
-def _is_there(*names: str) -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in names)

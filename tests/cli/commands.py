@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import click
 
 from wbengine.cli import app
-from wbengine.cli.lazy import Lazy
 
 UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
 
-def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], Lazy]]:
-    """All commands that are loaded when they are asked for, with the words that call them."""
-    for name, found in getattr(group, "lazy", {}).items():
-        yield (*path, name), found
-        module, _, attribute = found.path.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands, with the words that call them."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
 

@@ -20,6 +20,9 @@ from wbengine.cli import app
 #: Seconds that a broker or a store may take to answer.
 PATIENCE = 50.0
 
+ORDER = "tests.cli.shop:order"
+SLOW = "tests.cli.shop:slow"
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -105,6 +108,19 @@ def appears(path: Path) -> None:
     until(path.exists)
 
 
+def slow_flow(
+    wbengine: Command, *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """A flow that runs in a process of its own, and is in its first task until there is `go`."""
+    process = wbengine.begin("flow", "run", SLOW, *words, env=env)
+    appears(wbengine.folder / "reserve.begun")
+    return process
+
+
+def state(wbengine: Command, flow: str) -> str:
+    return str(wbengine("flow", "show", flow, "--json").json["state"])
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to be in, and a user who has set nothing but patience."""
@@ -124,6 +140,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     return folder
+
+
+@pytest.fixture
+def quiet_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands keep flows in a folder, and remark nothing."""
+    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
+    monkeypatch.setenv("WBENGINE_QUIET", "true")
 
 
 @pytest.fixture

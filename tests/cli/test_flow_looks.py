@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.cli.conftest import Command, appears
-from tests.cli.flow_files import ORDER, SLOW
+from tests.cli.conftest import ORDER, SLOW, Command, slow_flow
 from tests.cli.shop import STEPS
+from tests.support.terminals import Terminal
 from wbengine.persistence import backends
 from wbengine.persistence.models import FlowDetail, LogBook
 
-
-@pytest.fixture(autouse=True)
-def _store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
-    monkeypatch.setenv("WBENGINE_QUIET", "true")
+pytestmark = pytest.mark.usefixtures("quiet_store")
 
 
 @pytest.fixture
@@ -181,8 +172,7 @@ def test_watching_what_has_ended_tells_all_of_it(wbengine: Command, good: str, b
 
 
 def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
     assert watch.stdout is not None
@@ -207,8 +197,7 @@ def test_a_stream_goes_on_where_it_was_left(wbengine: Command, home: Path) -> No
 
 
 def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     process.terminate()
     assert process.stderr is not None and process.stderr.readline()
     (home / "go").touch()
@@ -220,8 +209,7 @@ def test_watching_ends_when_the_flow_is_suspended(wbengine: Command, home: Path)
 
 
 def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json", "--interval", "0.05")
     assert watch.stdout is not None and watch.stdout.readline()
@@ -232,8 +220,7 @@ def test_watching_ends_when_whoever_ran_it_died(wbengine: Command, home: Path) -
 
 
 def test_flow_of_a_dead_engine_is_listed_as_interrupted(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
 
     def states() -> list[str]:
         return [row.split()[2] for row in wbengine("flow", "ls").out.splitlines()[1:]]
@@ -263,60 +250,11 @@ def test_items_of_a_map_are_a_table_and_failures_name_the_item(
     assert (item["index"], item["tries"]) == (1, 1)
 
 
-class Terminal:
-    """A command on a terminal of 80 columns, which ends with the test."""
-
-    def __init__(self, home: Path, *words: str, result: Path | None = None) -> None:
-        """`result`: what gets the standard output, if that is not the terminal."""
-        self._ours, theirs = pty.openpty()
-        output = theirs if result is None else result.open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "wbengine", *words],
-            cwd=home,
-            env={**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm-256color"},
-            stdin=theirs,
-            stdout=output,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        if not isinstance(output, int):
-            output.close()
-        self.told = ""
-
-    def until(self, pattern: str) -> None:
-        """Read until it shows what is looked for."""
-        until = time.monotonic() + 60
-        while not re.search(pattern, self.told):
-            assert time.monotonic() < until, self.told
-            try:
-                self.told += os.read(self._ours, 65536).decode()
-            except OSError:
-                raise AssertionError(self.told) from None
-
-    def end(self) -> int:
-        while True:
-            try:
-                self.told += os.read(self._ours, 65536).decode()
-            except OSError:
-                break
-        return self.process.wait(timeout=60)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-
-
 def test_a_terminal_shows_a_tree_that_lives(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     words = ("flow", "watch", flow, "--interval", "0.1", "--color", "always")
-    with Terminal(home, *words) as terminal:
+    with Terminal("-m", "wbengine", *words, folder=home) as terminal:
         terminal.until(r"RUNNING.*0 of 4 tasks done, 1 running")
         assert "send" in terminal.told
         (home / "go").touch()
@@ -328,7 +266,7 @@ def test_a_terminal_shows_a_tree_that_lives(wbengine: Command, home: Path) -> No
 
 def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None:
     words = ("flow", "run", SLOW, "--color", "always", "--progress")
-    with Terminal(home, *words, result=home / "result") as terminal:
+    with Terminal("-m", "wbengine", *words, folder=home, result=home / "result") as terminal:
         terminal.until(r"slow.*0 of 4 tasks done, 1 running")
         (home / "go").touch()
         assert terminal.end() == 0
@@ -337,7 +275,8 @@ def test_a_run_is_shown_on_a_terminal_and_its_result_is_data(home: Path) -> None
 
 
 def test_a_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
-    with Terminal(home, "flow", "ls", "--color", "never") as terminal:
+    words = ("flow", "ls", "--color", "never")
+    with Terminal("-m", "wbengine", *words, folder=home) as terminal:
         assert terminal.end() == 0
     head, _, row = [line for line in terminal.told.splitlines() if line.strip()][:3]
     assert head.split()[:2] == ["UUID", "NAME"]
@@ -345,8 +284,7 @@ def test_a_list_fits_a_terminal_of_80_columns(home: Path, bad: str) -> None:
 
 
 def test_ctrl_c_ends_watching(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     (flow,) = listed(wbengine)
     watch = wbengine.begin("flow", "watch", flow, "--json")
     assert watch.stdout is not None and watch.stdout.readline()

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Answer, Command, appears
-from tests.cli.flow_files import ORDER, SLOW
+from tests.cli.conftest import ORDER, SLOW, Answer, Command, appears, slow_flow, state
 from tests.support.workers import until
 from wbengine import _crash, engines
 from wbengine.cli import errors
@@ -23,10 +22,7 @@ from wbengine.persistence import backends, models
 PRICED = "tests.cli.shop:priced"
 
 
-@pytest.fixture(autouse=True)
-def _store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
-    monkeypatch.setenv("WBENGINE_QUIET", "true")
+pytestmark = pytest.mark.usefixtures("quiet_store")
 
 
 def done(home: Path) -> list[str]:
@@ -34,10 +30,6 @@ def done(home: Path) -> list[str]:
     found = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
     return found
-
-
-def state(wbengine: Command, flow: str) -> str:
-    return str(wbengine("flow", "show", flow, "--json").json["state"])
 
 
 def wish(wbengine: Command, flow: str) -> object:
@@ -218,8 +210,7 @@ def test_modules_of_the_current_folder_are_found(wbengine: Command, home: Path) 
 
 
 def test_a_deadline(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW, "--deadline", "2")
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine, "--deadline", "2")
     time.sleep(2)  # that is what is waited for
     (home / "go").touch()
     out, _ = process.communicate(timeout=60)
@@ -244,8 +235,7 @@ def test_task_with_retries_is_counted_once(wbengine: Command) -> None:
 
 
 def test_ctrl_c_suspends_and_says_how_to_go_on(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW, env={"WBENGINE_QUIET": "0"})
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine, env={"WBENGINE_QUIET": "0"})
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert "suspending" in process.stderr.readline()
@@ -261,8 +251,7 @@ def test_ctrl_c_suspends_and_says_how_to_go_on(wbengine: Command, home: Path) ->
 
 
 def test_a_second_ctrl_c_gives_up(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert "suspending" in process.stderr.readline()
@@ -396,8 +385,7 @@ def test_whoever_runs_it_is_asked(command: str, code: int, wbengine: Command, ho
 
 def test_whoever_reverts_it_is_told_why_it_was_not(wbengine: Command, home: Path) -> None:
     flow = str(uuid.uuid4())
-    running = wbengine.begin("flow", "run", SLOW, "--flow-id", flow)
-    appears(home / "reserve.begun")
+    running = slow_flow(wbengine, "--flow-id", flow)
     running.send_signal(signal.SIGSTOP)  # it hears of nothing any more
     revert = wbengine.begin("flow", "revert", flow, "--yes", env={"WBENGINE_QUIET": ""})
     until(lambda: wish(wbengine, flow) is not None)
@@ -450,8 +438,7 @@ def test_name_of_a_flow_that_means_something_else_is_a_name(
 
 
 def test_revert_undoes_what_was_suspended(wbengine: Command, home: Path) -> None:
-    process = wbengine.begin("flow", "run", SLOW)
-    appears(home / "reserve.begun")
+    process = slow_flow(wbengine)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None and process.stderr.readline()
     (home / "go").touch()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from rich.console import Console
 
 from tests.cli import hostile
 from tests.cli.conftest import Answer, Command
+from tests.support.terminals import Terminal
 from tests.support.workers import REPOSITORY, until, workers
 from wbengine import engines
 from wbengine.listeners.printing import PrintingListener
@@ -127,34 +125,13 @@ def test_an_error_shows_orders_and_obeys_none(wbengine: Command) -> None:
     assert escaped(told.error)
 
 
-def seen(words: Sequence[str], folder: Path) -> str:
-    """What a terminal is sent."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "wbengine", *words],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200", "LINES": "50", "TERM": "xterm-256color"},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    told = b""
-    with process:
-        while True:
-            try:
-                told += os.read(ours, 65_536)
-            except OSError:  # it has ended
-                break
-    os.close(ours)
-    return told.decode()
-
-
 @pytest.mark.parametrize("words", ["flow run tests.cli.hostile:flow", "flow watch ID", "flow ls"])
 def test_a_terminal_gets_our_own_orders_only(words: str, failed: str, home: Path) -> None:
-    told = seen([failed if word == "ID" else word for word in words.split()], home)
-    check(told.replace("\r\n", "\n"), ours=True)
-    assert escaped(told)
+    named = [failed if word == "ID" else word for word in words.split()]
+    with Terminal("-m", "wbengine", *named, folder=home, columns=200) as terminal:
+        terminal.end()
+    check(terminal.told.replace("\r\n", "\n"), ours=True)
+    assert escaped(terminal.told)
 
 
 def test_listeners_show_orders_and_obey_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.terminals import Terminal
 from wbengine.cli import output, params
 from wbengine.views import redaction
 
@@ -21,7 +19,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 
 
 def test_a_document_begins_with_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    output.Printer().document("thing/1", {"a": [1, None, 2.5], "schema": "other"})
+    output.Printer(as_json=True).document("thing/1", {"a": [1, None, 2.5], "schema": "other"})
     out, _ = printed(capsys)
     assert out.startswith('{\n  "schema": "wbengine/thing/1",\n')
     assert json.loads(out) == {"schema": "wbengine/thing/1", "a": [1, None, 2.5]}
@@ -29,7 +27,7 @@ def test_a_document_begins_with_its_schema(capsys: pytest.CaptureFixture[str]) -
 
 def test_what_json_has_no_form_for_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     content: dict[Any, Any] = {"n": float("nan"), "s": {1}, "o": 1j, 3: "ü"}
-    output.Printer().event("thing/1", content)
+    output.Printer(as_json=True).event("thing/1", content)
     out, _ = printed(capsys)
     assert out.count("\n") == 1
     assert json.loads(out) == {
@@ -54,17 +52,19 @@ def test_an_empty_table_is_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_secrets_are_masked_wherever_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = output.Printer(redactor=redaction.Redactor())
     secret = "redis://:canary@host/0"
-    printer.document("thing/1", {"a": {"b": [secret]}, secret: 1})
-    printer.event("thing/1", {"a": secret})
-    printer.table(("A",), [(secret,)])
-    printer.pairs([("a", secret)])
-    printer.line(secret)
-    printer.note(secret)
-    out, err = printed(capsys)
-    assert "canary" not in out + err
-    assert out.count("host/0") == 6 and err.count("host/0") == 1
+    for as_json, said in ((True, (3, 1)), (False, (3, 2))):
+        printer = output.Printer(as_json=as_json, mask=redaction.Redactor().text)
+        printer.document("thing/1", {"a": {"b": [secret]}, secret: 1})
+        printer.event("thing/1", {"a": secret})
+        printer.table(("A",), [(secret,)])
+        printer.pairs([("a", secret)])
+        printer.line(secret)
+        printer.note(secret)
+        printer.hint(secret)
+        out, err = printed(capsys)
+        assert "canary" not in out + err
+        assert (out.count("host/0"), err.count("host/0")) == said
 
 
 SCRIPT = """
@@ -78,26 +78,10 @@ printer.table(("WORD", "B"), [("w" * 50, "y"), ("z" * 50, None)])
 
 def seen(color: str, **env: str) -> str:
     """What a terminal of 40 columns shows."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(color=color)],
-        stdout=theirs,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "40", "TERM": "xterm", **env},
-    )
-    os.close(theirs)
-    told = b""
-    while True:
-        try:
-            found = os.read(ours, 4096)
-        except OSError:
-            break
-        if not found:
-            break
-        told += found
-    os.close(ours)
-    assert process.wait(timeout=60) == 0
-    return told.decode()
+    script = SCRIPT.format(color=color)
+    with Terminal("-c", script, folder=Path.cwd(), columns=40, **env) as terminal:
+        assert terminal.end() == 0
+    return terminal.told
 
 
 def test_on_a_terminal_it_fits() -> None:

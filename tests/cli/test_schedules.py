@@ -10,11 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import ORDER, Command
 from tests.support.waiting import until
 from wbengine.cli import settings_schema
-
-ORDER = "tests.cli.shop:order"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import shop
-from tests.cli.conftest import Command, appears
+from tests.cli.conftest import Command, appears, slow_flow, state
 from tests.support.brokers import Place
 from tests.support.server_kinds import free_port
 from tests.support.waiting import until
@@ -32,10 +32,6 @@ def submit(wbengine: Command, factory: str, *words: str) -> str:
     answer = wbengine("flow", "submit", f"{FACTORIES}:{factory}", *words)
     assert answer.code == 0, answer
     return answer.out.strip()
-
-
-def state(wbengine: Command, uuid: str) -> str:
-    return str(wbengine("flow", "show", uuid, "--json").json["state"])
 
 
 def done(home: Path) -> list[str]:
@@ -190,8 +186,7 @@ def test_second_signal_gives_up_what_runs(wbengine: Command, store: Path) -> Non
 
 
 def test_flow_whose_engine_was_killed_is_resumed(wbengine: Command, store: Path) -> None:
-    process = wbengine.begin("flow", "run", f"{FACTORIES}:slow")
-    appears(store / "reserve.begun")
+    process = slow_flow(wbengine)
     [row] = wbengine("flow", "ls", "--json").json["flows"]
     serving = [wbengine.begin("serve", "--max-simultaneous", "1") for _ in range(2)]
     process.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
@@ -13,34 +13,50 @@ import wbengine
 from wbengine import _streams
 from wbengine.cli import base, errors
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import COMMANDS_NAMESPACE, Group, Lazy
+from wbengine.cli.base import Lazy
 
 __all__ = ["COMMANDS", "main", "root"]
 
 
-def _here(module: str, text: str) -> Lazy:
-    return Lazy(f"wbengine.cli.{module}:command", text)
-
-
-COMMANDS: Final = {
-    "flow": _here("flow_command", "Run, watch and repair flows."),
-    "graph": _here("graph_command", "Draw a flow."),
-    "serve": _here("serve_command", "Run the flows that are submitted."),
-    "schedule": _here("schedule_command", "Submit flows at given times."),
-    "limits": _here("limits_command", "List the limits that are in use."),
-    "worker": _here("worker_command", "Run a worker."),
-    "workers": _here("workers_command", "Look at workers, and tell them what to do."),
-    "status": _here("status_command", "Who is there, and how busy."),
-    "queues": _here("queues_command", "Look at queues, and empty them."),
-    "db": _here("db_command", "Look after the store of flows."),
-    "dashboard": _here("dashboard_command", "Serve a dashboard."),
-    "dev": _here("dev_command", "Broker, store, worker and dashboard in one, to try things."),
-    "doctor": _here("doctor_command", "Find out what is wrong, and how to fix it."),
-    "config": _here("config_command", "Show settings, and where they come from."),
-    "keys": _here("keys_command", "Look after the keys that messages are signed with."),
-    "plugins": _here("plugins_command", "Show what other packages bring along."),
-    "completion": _here("completion_command", "Print what lets a shell complete commands."),
+_OF_FLOWS: Final = {
+    "run": Lazy("flow_run", "Run a new flow."),
+    "submit": Lazy("flow_submit", "Hand a new flow over to `wbengine serve`."),
+    "ls": Lazy("flow_ls", "List flows."),
+    "show": Lazy("flow_show", "Show a flow: its tasks, failures, and why it waits."),
+    "watch": Lazy("flow_watch", "Follow a flow until it ends."),
+    "events": Lazy("flow_history", "Print what happened to a flow, in order.", "events"),
+    "logs": Lazy("flow_history", "Print what the tasks of a flow logged.", "logs"),
+    "export": Lazy("flow_records", "Write down a flow: as JSON, or as a page.", "export"),
+    "import": Lazy("flow_records", "Keep a flow that was exported.", "import_command"),
+    "resume": Lazy("flow_resume", "Go on with a flow that was suspended, or died."),
+    "suspend": Lazy("flow_control", "Ask whoever runs a flow to suspend it.", "suspend"),
+    "cancel": Lazy("flow_control", "Ask whoever runs a flow to revert it.", "cancel"),
+    "signal": Lazy("flow_control", "Give a flow what a task of it waits for.", "signal"),
+    "revert": Lazy("flow_resume", "Undo what a flow did.", "revert"),
+    "retry": Lazy("flow_resume", "Run again what failed.", "retry"),
+    "delete": Lazy("flow_records", "Forget flows.", "delete"),
 }
+
+_OTHERS: Final = {
+    "graph": Lazy("graph_command", "Draw a flow."),
+    "serve": Lazy("serve_command", "Run the flows that are submitted."),
+    "schedule": Lazy("schedule_command", "Submit flows at given times."),
+    "limits": Lazy("limits_command", "List the limits that are in use."),
+    "worker": Lazy("worker_command", "Run a worker."),
+    "workers": Lazy("workers_command", "Look at workers, and tell them what to do."),
+    "status": Lazy("status_command", "Who is there, and how busy."),
+    "queues": Lazy("queues_command", "Look at queues, and empty them."),
+    "db": Lazy("db_command", "Look after the store of flows."),
+    "dashboard": Lazy("dashboard_command", "Serve a dashboard."),
+    "dev": Lazy("dev_command", "Broker, store, worker and dashboard in one, to try things."),
+    "doctor": Lazy("doctor_command", "Find out what is wrong, and how to fix it."),
+    "config": Lazy("config_command", "Show settings, and where they come from."),
+    "keys": Lazy("keys_command", "Look after the keys that messages are signed with."),
+    "plugins": Lazy("plugins_command", "Show what other packages bring along."),
+    "completion": Lazy("completion_command", "Print what lets a shell complete commands."),
+}
+
+COMMANDS: Final = ("flow", *_OTHERS)
 
 #: What nothing can be written to says, be it only help.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -55,10 +71,11 @@ names a file that holds it); wbengine.toml, or [tool.wbengine] of pyproject.toml
 `wbengine config show` tells what holds, and why.
 """
 
-root = Group(
+root = base.Group(
     "wbengine",
-    lazy=COMMANDS,
-    offers=COMMANDS_NAMESPACE,
+    commands=[base.Group("flow", lazy=_OF_FLOWS, help="Run, watch and repair flows.")],
+    lazy=_OTHERS,
+    offers="wbengine.commands",
     params=[*base.common_options()],
     help=wbengine.__doc__,
     epilog=_EPILOG,
@@ -99,7 +116,3 @@ def _ended(error: BaseException, context: contexts.Context) -> int:
         error = errors.Failed(f"the standard output cannot be written: {errors.reason(error)}")
         _streams.forget_output()
     return context.failed(error)
-
-
-def run() -> NoReturn:
-    sys.exit(main())

@@ -1,33 +1,36 @@
-"""Commands, each of which knows the options that all have, before its name and after it."""
+"""Commands, each of which knows the options that all have, before its name and after it; and groups
+of commands.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import click
 
-from wbengine import _names
-from wbengine.cli import config, errors, params
+from wbengine import _names, _plugins
 from wbengine.cli import context as contexts
+from wbengine.cli import errors, params
 from wbengine.cli.settings_schema import LEVELS
 
-__all__ = ["Command", "command", "common_options", "pass_context"]
-
-#: What a command gets as its first argument.
-pass_context = click.make_pass_decorator(contexts.Context)
+__all__ = ["Command", "Group", "Lazy", "command", "common_options"]
 
 
 class Command(click.Command):
     """A command with the options of all commands; they are told of in the help of `wbengine`.
 
     Its own options can be set in the environment (`WBENGINE_FLOW_RUN_ENGINE`) and in a file (as
-    `engine` in the table `[flow.run]`), too.
+    `engine` in the table `[flow.run]`), too.  Its function gets the `Context` first.
+
+    :param log_level: the least level that it logs where nothing else is set.
     """
 
-    #: The least level that it logs where nothing else is set.
-    log_level = "warning"
+    def __init__(self, *args: Any, log_level: str = "warning", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._log_level = log_level
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         own = super().get_params(ctx)
@@ -38,12 +41,12 @@ class Command(click.Command):
         return [*own, *more]
 
     def invoke(self, ctx: click.Context) -> Any:
-        context = ctx.find_object(contexts.Context)
-        if context is not None:
-            context.path = ctx.command_path
-            ctx.call_on_close(context.ends.close)
-            context.start(self.log_level)
-        return super().invoke(ctx)
+        context = ctx.ensure_object(contexts.Context)
+        context.path = ctx.command_path
+        ctx.call_on_close(context.ends.close)
+        context.start(self._log_level)
+        assert self.callback is not None
+        return ctx.invoke(self.callback, context, **ctx.params)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -51,14 +54,88 @@ class Command(click.Command):
         formatter.write_text("Options of every command, and exit codes: wbengine --help")
 
 
-def command(name: str, **more: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Declare a command; the function gets the `Context` first."""
+def command(
+    name: str, cls: type[Command] = Command, **more: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """Declare a command that is in no group, or is loaded when it is asked for."""
+    return click.command(name, cls, **more)
 
-    def decorate(function: Callable[..., Any]) -> Command:
-        made: Command = click.command(name, cls=Command, **more)(pass_context(function))
-        return made
 
-    return decorate
+class Lazy(NamedTuple):
+    """A command that is not loaded yet: its module here, its first line, and what it is there."""
+
+    module: str
+    help: str
+    name: str = "command"
+
+    def load(self) -> Any:
+        return getattr(importlib.import_module(f"{__package__}.{self.module}"), self.name)
+
+
+class Group(click.Group):
+    """A group of commands; those that are `lazy` are loaded when they are asked for: help shows
+    all of them, and loads none.
+
+    :param offers: the entry point group of those that other packages bring along.
+    """
+
+    command_class = Command
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, Lazy] | None = None,
+        offers: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = dict(lazy or {})
+        self._offers = offers
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            # Who asks for nothing has not asked for help: releases of click differ in that.
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(errors.USAGE)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys([*self.commands, *self.lazy, *self._offered()]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (found := self.lazy.get(cmd_name)) is not None:
+            command = found.load()
+        elif cmd_name in self._offered():
+            command = _plugins.find(str(self._offers), cmd_name)
+        else:
+            return super().get_command(ctx, cmd_name)
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"command {cmd_name!r} is no click command: {command!r}")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            if name not in known:
+                raise click.UsageError(
+                    f"there is no command {name!r}{_names.hint(name, known)};"
+                    f" known: {', '.join(known)}",
+                    ctx,
+                )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = dict.fromkeys(self.list_commands(ctx), "(a plug-in)")
+        rows |= {name: found.get_short_help_str() for name, found in self.commands.items()}
+        rows |= {name: found.help for name, found in self.lazy.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(list(rows.items()))
+
+    def _offered(self) -> list[str]:
+        return [] if self._offers is None else _plugins.names(self._offers)
 
 
 def common_options(*, hidden: bool = False) -> list[click.Option]:
@@ -141,39 +218,21 @@ def _refused(option: click.Option, value: Any) -> str:
     return "" if is_plain else "a text or a number"
 
 
-class _KeyValue(params.Kind):
-    """`KEY=VALUE`, where the value is JSON if it can be."""
-
-    name = "K=V"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, Any]:
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            self.fail(f"{value!r} is not of the form KEY=VALUE", param, ctx)
-        try:
-            return key, json.loads(text)
-        except ValueError:
-            return key, text
+def _key_and_value(text: str) -> tuple[str, Any]:
+    """Of `KEY=VALUE`, where the value is JSON if it can be."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
-class _Seconds(click.FloatRange):
-    name = "S"
-
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True, max=86400)
-
-
-class _Label(params.Kind):
-    name = "NAME"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        try:
-            config.check("", "exchange", value)
-        except errors.Failed:
-            self.fail(f"{value!r} is not 1 to 120 of A-Z a-z 0-9 _ . -", param, ctx)
-        return str(value)
+def _label(text: str) -> str:
+    if not _names.is_label(text):
+        raise ValueError(f"{text!r} is not 1 to 120 of A-Z a-z 0-9 _ . -")
+    return text
 
 
 _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
@@ -181,10 +240,11 @@ _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
         "help": "Read this file, not wbengine.toml and that of the user ($WBENGINE_CONFIG)."}),
     (("-b", "--broker", "--url", "url"), {"metavar": "URL",
         "help": "The broker (default: a folder of this user)."}),
-    (("-x", "--exchange"), {"type": _Label(), "metavar": "NAME",
+    (("-x", "--exchange"), {"type": params.Parsed("NAME", _label),
         "help": "The exchange that engines and workers meet at ('default')."}),
     (("--transport",), {"metavar": "NAME", "help": "kombu transport, such as filesystem."}),
-    (("--transport-option", "transport_options"), {"type": _KeyValue(), "multiple": True,
+    (("--transport-option", "transport_options"), {
+        "type": params.Parsed("K=V", _key_and_value), "multiple": True,
         "help": "Option of the transport (repeatable)."}),
     (("--ledger",), {"metavar": "URL", "help": "The ledger of the workers (the broker's own)."}),
     (("--keys", "keys"), {"metavar": "FILE",
@@ -198,7 +258,7 @@ _COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--flows",), {"metavar": "MODULE[:NAME]", "multiple": True,
         "help": "Make flows of records by what is in this module, or by this function, only"
         " (repeatable; without it: by all but what is Python's or in an installed package)."}),
-    (("--timeout",), {"type": _Seconds(),
+    (("--timeout",), {"type": click.FloatRange(0, 86400, min_open=True), "metavar": "S",
         "help": "Seconds that a broker, store or worker has to answer (5)."}),
     (("--json/--no-json", "json"), {"default": None, "help": "Print JSON instead of tables."}),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "flag_value": True,

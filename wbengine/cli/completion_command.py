@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from wbengine.cli import base, context
+from wbengine.cli import base, context, output
 
 __all__ = ["command"]
 
@@ -25,4 +25,5 @@ def command(context: context.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     root = click.get_current_context().find_root()
-    context.printer.raw(kind(root.command, {}, "wbengine", "_WBENGINE_COMPLETE").source())
+    script = kind(root.command, {}, "wbengine", "_WBENGINE_COMPLETE").source()
+    output.write(f"{script}\n")

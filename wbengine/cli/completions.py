@@ -64,7 +64,7 @@ def workers(context: contexts.Context, incomplete: str) -> _Found:
     """Their names."""
     from wbengine.cli import fleets
 
-    with fleets.opened(context.settings) as fleet:
+    with fleets.made(context.settings) as fleet:
         found = fleets.heard(context.settings, fleet)
     return [(one.name, f"{one.state} {', '.join(one.topics)}") for one in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -9,8 +10,8 @@ import pwd
 import shlex
 import stat
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ _TABLE: Final = ("tool", "wbengine")
 FLAG: Final = "flag"
 DEFAULT: Final = "default"
 
+#: How a command prints what it has found.
+_PRINTING: Final = ("json", "color", "quiet")
+
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off")
 
@@ -53,32 +57,31 @@ class File:
     content: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for this command."""
+    """What holds for this command; see `settings_schema` for what each setting is."""
 
-    url: str | None = None
-    exchange: str = "default"
-    transport: str | None = None
-    transport_options: Mapping[str, Any] = field(default_factory=dict)
-    ledger: str | None = None
-    keys: str | None = None
-    persistence: str | None = None
-    board: str | None = None
-    include: tuple[str, ...] = ()
-    flows: tuple[str, ...] = ()
-    timeout: float = 5.0
-    json: bool = False
-    color: str = "auto"
-    quiet: bool = False
-    log_level: str = "warning"
-    log_format: str = "text"
-    #: What `wbengine serve` fires besides what is kept already, by name.
-    schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    url: str | None
+    exchange: str
+    transport: str | None
+    transport_options: Mapping[str, Any]
+    ledger: str | None
+    keys: str | None
+    persistence: str | None
+    board: str | None
+    include: tuple[str, ...]
+    flows: tuple[str, ...]
+    timeout: float
+    json: bool
+    color: str
+    quiet: bool
+    log_level: str
+    log_format: str
+    schedules: Mapping[str, Mapping[str, Any]]
     #: Setting -> where its value came from: 'flag', a variable as '$NAME', a file, or 'default'.
-    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    origins: Mapping[str, str]
     #: The files that were read, those that count more first.
-    files: tuple[File, ...] = field(default=(), compare=False)
+    files: tuple[File, ...]
 
     @property
     def store(self) -> str:
@@ -92,10 +95,25 @@ class Settings:
             return f"--{name.replace('_', '-')}"
         return found if found.startswith("$") or found == DEFAULT else f"{found}: {name}"
 
-    def failed(self, name: str, words: str) -> errors.Failed:
-        """What to raise about a value that cannot be used."""
+    def failing(
+        self, name: str, *kinds: type[BaseException], what: str = ""
+    ) -> contextlib.AbstractContextManager[None]:
+        """Errors of these kinds say that the value of a setting cannot be used."""
         code = errors.USAGE if self.origins.get(name) == FLAG else errors.BAD_CONFIG
-        return errors.Failed(f"{self.origin(name)}: {words}", code)
+        where = f"{self.origin(name)}: {what}" if what else self.origin(name)
+        return errors.failing(code, *kinds, where=where)
+
+    def environment(self) -> dict[str, str]:
+        """What options say, as variables, for a command that goes on with what this one does."""
+        found: dict[str, str] = {}
+        for name, origin in self.origins.items():
+            if origin == FLAG and name not in _PRINTING:
+                value = getattr(self, name)
+                if isinstance(value, Mapping):
+                    value = json.dumps(value)
+                text = ",".join(value) if isinstance(value, tuple) else str(value)
+                found[VARIABLES[name][0]] = text
+        return found
 
 
 def _default_store() -> str:
@@ -127,19 +145,14 @@ def read(given: Mapping[str, Any], files: Sequence[File]) -> Settings:
         for name, value in layer.items():
             if name in SCHEMA["properties"] and name not in values:
                 values[name], origins[name] = value, origin
-    for name in SCHEMA["properties"]:
-        origins.setdefault(name, DEFAULT)
-    values = {**DEFAULTS, **values}
+    names = SCHEMA["properties"]
+    origins = {name: origins.get(name, DEFAULT) for name in names}
+    values = {name: values.get(name, DEFAULTS.get(name)) for name in names}
     values |= {name: tuple(values[name]) for name in ("include", "flows")}
-    known = {one.name for one in fields(Settings)}
-    return Settings(
-        **{name: value for name, value in values.items() if name in known},
-        origins=origins,
-        files=tuple(files),
-    )
+    return Settings(**values, origins=origins, files=tuple(files))
 
 
-def read_files(config: str | None, commands: Mapping[str, Any]) -> list[File]:
+def read_files(config: str | None, commands: Collection[str]) -> list[File]:
     """The files of settings there are, those that count more first; `config` replaces all of them.
 
     Keys of files that are among `commands` are tables of those commands' options.
@@ -237,7 +250,7 @@ def _toml() -> Any:
     return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
-def _check(file: File, commands: Mapping[str, Any]) -> None:
+def _check(file: File, commands: Collection[str]) -> None:
     known = [*SCHEMA["properties"], *commands]
     for name, value in file.content.items():
         if name in SCHEMA["properties"]:

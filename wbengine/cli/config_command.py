@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from wbengine.cli import base, config, settings_schema
+from wbengine.cli import base, config, output, settings_schema
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
-__all__ = ["command", "path", "schema", "show"]
+__all__ = ["command"]
 
-
-def _here(name: str, text: str) -> Lazy:
-    return Lazy(f"wbengine.cli.config_command:{name}", text)
+command = base.Group("config", help="Show settings, and where they come from.")
 
 
-_COMMANDS: Final = {
-    "show": _here("show", "Show what holds, and where it comes from."),
-    "path": _here("path", "Print which files are read."),
-    "schema": _here("schema", "Print the JSON Schema of the files."),
-}
-
-command = Group("config", lazy=_COMMANDS, help="Show settings, and where they come from.")
-
-
-@base.command(
+@command.command(
     "show",
+    short_help="Show what holds, and where it comes from.",
     help="""Show what holds, and where it comes from.
 
     Passwords are not shown.
@@ -44,9 +33,7 @@ def show(context: contexts.Context) -> None:
         {"name": name, "value": _shown(context, name), "from": settings.origins[name]}
         for name in settings_schema.SCHEMA["properties"]
     ]
-    if printer.as_json:
-        printer.document("config-show/1", {"settings": found})
-        return
+    printer.document("config-show/1", {"settings": found})
     rows = [(each["name"], _text(each["value"]), each["from"]) for each in found]
     printer.table(("SETTING", "VALUE", "FROM"), rows)
 
@@ -65,8 +52,9 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@base.command(
+@command.command(
     "path",
+    short_help="Print which files are read.",
     help="""Print which files are read, those that count more first.
 
     \b
@@ -77,23 +65,22 @@ def path(context: contexts.Context) -> None:
     read = {file.path for file in context.files}
     found = list(dict.fromkeys([*(file.path for file in context.files), *_candidates(context)]))
     printer = context.printer
-    if printer.as_json:
-        content = [{"path": str(path), "read": path in read} for path in found]
-        printer.document("config-path/1", {"files": content})
-        return
+    content = [{"path": str(path), "read": path in read} for path in found]
+    printer.document("config-path/1", {"files": content})
     for file in found:
         if file in read:
             printer.line(str(file))
         else:
-            printer.note(f"not there: {file}")
+            printer.hint(f"not there: {file}")
 
 
 def _candidates(context: contexts.Context) -> list[Path]:
     return [] if context.file is not None else [Path.cwd() / config.PROJECT, config.user_file()]
 
 
-@base.command(
+@command.command(
     "schema",
+    short_help="Print the JSON Schema of the files.",
     help="""Print the JSON Schema of the files, for editors and checks.
 
     \b
@@ -102,7 +89,7 @@ def _candidates(context: contexts.Context) -> list[Path]:
 )
 def schema(context: contexts.Context) -> None:
     root = click.get_current_context().find_root()
-    assert isinstance(root.command, Group)
+    assert isinstance(root.command, click.Group)
     tables = {
         name: _table(root, root.command.get_command(root, name))
         for name in root.command.list_commands(root)
@@ -112,7 +99,7 @@ def schema(context: contexts.Context) -> None:
         "properties": {**tables, **settings_schema.SCHEMA["properties"]},
         "additionalProperties": False,
     }
-    context.printer.raw(json.dumps(whole, indent=2))
+    output.write(f"{json.dumps(whole, indent=2)}\n")
 
 
 def _table(ctx: click.Context, command: click.Command | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ class Context:
     tables of files.
     """
 
-    def __init__(self, commands: Mapping[str, Any], arguments: Sequence[str] = ()) -> None:
+    def __init__(self, commands: Collection[str], arguments: Sequence[str] = ()) -> None:
         self._commands = commands
         self._arguments = arguments
         #: What flags say, by the name of the setting.
@@ -72,7 +72,10 @@ class Context:
         """Where results and remarks go."""
         settings = self.settings
         return output.Printer(
-            as_json=settings.json, color=settings.color, quiet=settings.quiet, redactor=_Late(self)
+            as_json=settings.json,
+            color=settings.color,
+            quiet=settings.quiet,
+            mask=lambda text: self.redactor.text(text),  # which takes its time to load
         )
 
     def start(self, log_level: str) -> None:
@@ -93,13 +96,9 @@ class Context:
         self.import_here()
         self._use(settings)
         for name in settings.include:
-            try:
-                with _streams.aside():
-                    importlib.import_module(name)
-            except Exception as error:
-                raise settings.failed(
-                    "include", f"{name!r} cannot be imported: {errors.line_of(error)}"
-                ) from error
+            what = f"{name!r} cannot be imported"
+            with settings.failing("include", Exception, what=what), _streams.aside():
+                importlib.import_module(name)
 
     def _use(self, settings: config.Settings) -> None:
         """Let the keys and flows that are set hold wherever records are read, until the end."""
@@ -110,11 +109,16 @@ class Context:
         if settings.flows:
             from wbengine.engines import allowed
 
-            try:
+            with settings.failing("flows", ValueError):
                 allowed.set_for_process(settings.flows)
-            except ValueError as error:
-                raise settings.failed("flows", errors.line_of(error)) from error
             self.ends.callback(allowed.set_for_process, None)
+
+    def environment(self) -> dict[str, str]:
+        """For a command that goes on with what this one does: others cannot see it, unlike
+        arguments.
+        """
+        file = {} if self.file is None else {config.VARIABLE: os.path.abspath(self.file)}
+        return {**file, **self.settings.environment()}
 
     def failed(self, error: BaseException) -> int:
         """Tell what went wrong, in one line; returns the exit code."""
@@ -177,19 +181,30 @@ class Context:
                 line = f"{errors.line_of(error)} ({stores.not_made(self.settings)})"
                 raise errors.Failed(line, errors.NO_SUCH) from error
 
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[tuple[persistence.Backend, persistence.Connection]]:
+        """The store of flows, and a connection to it.
+
+        :raises Failed: see `backend`.
+        """
+        with self.backend() as found, contextlib.closing(found.get_connection()) as connection:
+            yield found, connection
+
+    @contextlib.contextmanager
+    def flow(self, text: str) -> Iterator[tuple[persistence.Connection, str]]:
+        """A connection to the store of flows, and the uuid of the flow that is meant.
+
+        :raises Failed: see `backend`.
+        :raises NotFound: there is no such flow.
+        """
+        from wbengine import operations
+
+        with self.connection() as (backend, connection):
+            yield connection, operations.find(backend, text).uuid
+
 
 def _set_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-
-
-class _Late:
-    """The redactor, loaded when there is something to mask."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def text(self, text: str) -> str:
-        return self._context.redactor.text(text)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wbengine.cli import base, config, errors, fleets
+from wbengine.cli import base, errors, fleets, options, params
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
 
-def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...]) -> Any:
-    if not told:
-        return told
+def _host(name: str) -> str:
     from wbengine import dashboard
 
-    try:
-        return tuple(dashboard.check_host(name) for name in told)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+    return dashboard.check_host(name)
 
 
 @base.command(
@@ -39,8 +33,7 @@ def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...
 )
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
     help="Listen there.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8585, show_default=True,
-    help="0: any that is free.")  # fmt: skip
+@options.PORT
 @click.option("--token", metavar="TEXT", help="Let in who has it (a new one is made).")
 @click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="It holds the token.")  # fmt: skip
@@ -52,10 +45,8 @@ def _names(context: click.Context, option: click.Parameter, told: tuple[str, ...
 @click.option(
     "--show-values", is_flag=True, help="Show arguments and results (secrets are masked)."
 )
-@click.option(
-    "--allow-host", multiple=True, metavar="NAME", callback=_names,
-    help="A name under which a proxy makes it known; repeatable.",
-)  # fmt: skip
+@click.option("--allow-host", type=params.Parsed("NAME", _host), multiple=True,
+    help="A name under which a proxy makes it known; repeatable.")  # fmt: skip
 @click.option("--url-prefix", default="", metavar="/PATH", help="Serve below this path.")
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 def command(
@@ -63,13 +54,13 @@ def command(
     token: str | None,
     token_file: Path | None,
     users_file: Path | None,
-    **options: Any,
+    **given: Any,
 ) -> None:
     if sum(map(bool, (token, token_file, users_file))) > 1:
         raise click.UsageError(
             "--token, --token-file and --users say the same: leave out all but one"
         )
-    if (token or token_file or users_file) and options["no_auth"]:
+    if (token or token_file or users_file) and given["no_auth"]:
         raise click.UsageError("--no-auth lets everybody in: leave out the token, or the users")
     if token_file is not None:
         token = _secret_in(token_file)
@@ -77,13 +68,11 @@ def command(
 
     users = None
     if users_file is not None:
-        try:
+        with errors.failing(errors.USAGE, ValueError, where=str(users_file)):
             users = dashboard.parse_users(_secret_in(users_file))
-        except ValueError as error:
-            raise errors.Failed(f"{users_file}: {errors.line_of(error)}", errors.USAGE) from error
     settings = context.settings
     show_audit()
-    with context.backend(missing_ok=True) as backend:
+    with context.backend(missing_ok=True) as backend, errors.failing(errors.USAGE, ValueError):
         try:
             dashboard.serve(
                 backend,
@@ -91,34 +80,17 @@ def command(
                 users=users,
                 fleet=fleets.made(settings),
                 ledger=settings.ledger,
-                allow_hosts=options.pop("allow_host"),
-                runner=dashboard.Runner(_environment(context)),
-                **options,
+                allow_hosts=given.pop("allow_host"),
+                runner=dashboard.Runner(context.environment()),
+                **given,
             )
         except KeyboardInterrupt:
             return  # that is how it ends
-        except ValueError as error:
-            raise errors.Failed(errors.line_of(error), errors.USAGE) from error
         except OSError as error:
-            where = f"{options['host']}:{options['port']}"
+            where = f"{given['host']}:{given['port']}"
             raise errors.Failed(
                 f"cannot listen at {where}: {error.strerror or error}", errors.UNAVAILABLE
             ) from error
-
-
-def _environment(context: contexts.Context) -> dict[str, str]:
-    """What commands are told that run flows for visitors."""
-    settings = context.settings
-    told = {
-        config.VARIABLE: context.file and os.path.abspath(context.file),
-        "WBENGINE_PERSISTENCE": settings.store,
-        "WBENGINE_URL": settings.url,
-        "WBENGINE_EXCHANGE": settings.exchange,
-        "WBENGINE_LEDGER": settings.ledger,
-        "WBENGINE_FLOWS": ",".join(settings.flows),
-        "WBENGINE_KEYS": settings.keys,
-    }
-    return {name: value for name, value in told.items() if value}
 
 
 def show_audit() -> None:
@@ -130,8 +102,8 @@ def _secret_in(path: Path) -> str:
     try:
         found = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        words = getattr(error, "strerror", None) or "it is no text"
-        raise errors.Failed(f"{path} cannot be read: {words}", errors.USAGE) from error
+        line = f"{path} cannot be read: {errors.reason(error)}"
+        raise errors.Failed(line, errors.USAGE) from error
     if not found:
         raise errors.Failed(f"{path} is empty: it must hold what lets in", errors.USAGE)
     return found

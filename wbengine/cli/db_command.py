@@ -9,45 +9,27 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wbengine import exceptions, states
-from wbengine.cli import asking, base, errors, params, stores
+from wbengine.cli import asking, base, errors, options, params, stores
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
 if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
 
-__all__ = ["check", "command", "current", "move", "prune", "upgrade"]
+__all__ = ["command"]
 
 #: What may be forgotten for its age.
 _CHOICES: Final = (states.FAILURE, states.REVERTED, states.SUCCESS, states.SUSPENDED)
 
-command = Group(
-    "db",
-    lazy={
-        "upgrade": Lazy(f"{__name__}:upgrade", "Make the layout, or bring it up to date."),
-        "current": Lazy(f"{__name__}:current", "Show which layout there is."),
-        "check": Lazy(f"{__name__}:check", "See that the layout and the records can be used."),
-        "move": Lazy(f"{__name__}:move", "Copy all of a store to another one."),
-        "prune": Lazy(f"{__name__}:prune", "Forget flows that ended long ago."),
-    },
-    help="Look after the store of flows.",
-)
-
-
-def _layout(backend: persistence.Backend) -> dict[str, Any]:
-    """Which layout a store has, and which it should have; None where it has no number."""
-    told = getattr(backend, "revision", None)
-    if told is None:
-        return {"revision": None, "wanted": None}
-    return {"revision": told(), "wanted": getattr(backend, "head", None)}
+command = base.Group("db", help="Look after the store of flows.")
 
 
 def _shown(context: contexts.Context) -> str:
     return str(context.redactor.text(context.settings.store))
 
 
-@base.command(
+@command.command(
     "upgrade",
+    short_help="Make the layout, or bring it up to date.",
     help="""Make the layout of the store where there is none, or bring an older one up to date.
 
     Several may do so at the same time.
@@ -59,24 +41,23 @@ def _shown(context: contexts.Context) -> str:
 def upgrade(context: contexts.Context) -> None:
     settings = context.settings
     with contextlib.closing(stores.fetched(settings, patient=False)) as looked_at:
-        before = stores.answered(settings, lambda: _layout(looked_at))
+        old, _ = stores.answered(settings, lambda: stores.layout(looked_at))
     with contextlib.closing(stores.fetched(settings)) as backend:
         with contextlib.closing(backend.get_connection()) as connection:
             connection.upgrade()  # which may take its time
-        after = _layout(backend)
-    content = {"store": _shown(context), "before": before["revision"], "after": after["revision"]}
-    if context.printer.as_json:
-        context.printer.document("db-upgrade/1", content)
-    elif after["wanted"] is None:
-        context.printer.line("this kind of store needs no upgrade")
+        new, wanted = stores.layout(backend)
+    printer = context.printer
+    printer.document("db-upgrade/1", {"store": _shown(context), "before": old, "after": new})
+    if wanted is None:
+        printer.line("this kind of store needs no upgrade")
     else:
-        old = content["before"] or "nothing"
-        same = "already up to date" if old == content["after"] else f"was {old}"
-        context.printer.line(f"revision {content['after']} ({same})")
+        same = "already up to date" if old == new else f"was {old or 'nothing'}"
+        printer.line(f"revision {new} ({same})")
 
 
-@base.command(
+@command.command(
     "current",
+    short_help="Show which layout there is.",
     help="""Show which layout the store has, and which one this version wants.
 
     \b
@@ -86,19 +67,16 @@ def upgrade(context: contexts.Context) -> None:
 def current(context: contexts.Context) -> None:
     settings = context.settings
     with contextlib.closing(stores.fetched(settings, patient=False)) as backend:
-        found = stores.answered(settings, lambda: _layout(backend))
-    content = {"store": _shown(context), **found}
-    if context.printer.as_json:
-        context.printer.document("db-current/1", content)
-    else:
-        revision = found["revision"] or ("none yet" if found["wanted"] else "has no number")
-        context.printer.pairs(
-            [("store", content["store"]), ("revision", revision), ("wanted", found["wanted"])]
-        )
+        revision, wanted = stores.answered(settings, lambda: stores.layout(backend))
+    content = {"store": _shown(context), "revision": revision, "wanted": wanted}
+    context.printer.document("db-current/1", content)
+    text = revision or ("none yet" if wanted else "has no number")
+    context.printer.pairs({**content, "revision": text}.items())
 
 
-@base.command(
+@command.command(
     "check",
+    short_help="See that the layout and the records can be used.",
     help="""See that the layout of the store is the current one, that its records can be read, and
     that an sqlite file is sound. Exits with 1 if something is damaged, with 69 if the store cannot
     be used, or is not there.
@@ -111,11 +89,7 @@ def check(context: contexts.Context) -> int:
     settings, printer = context.settings, context.printer
     books = flows = atoms = 0
     damaged: list[str] = []
-    with (
-        context.backend() as backend,
-        contextlib.closing(backend.get_connection()) as connection,
-        _noting(damaged),
-    ):
+    with context.connection() as (backend, connection), _noting(damaged):
         if not stores.is_made(settings, backend):
             raise errors.Failed(stores.not_made(settings), errors.UNAVAILABLE)
         with _noting(damaged):
@@ -134,13 +108,9 @@ def check(context: contexts.Context) -> int:
         "atoms": atoms,
         "damaged": damaged,
     }
-    if printer.as_json:
-        printer.document("db-check/1", content)
-    else:
-        printer.pairs([("store", content["store"]), ("books", books), ("flows", flows),
-                       ("atoms", atoms), ("damaged", "\n".join(damaged) or 0)])  # fmt: skip
-    if not settings.quiet and not printer.as_json:
-        printer.note("something is damaged" if damaged else "all of it can be read")
+    printer.document("db-check/1", content)
+    printer.pairs({**content, "damaged": "\n".join(damaged) or 0}.items())
+    printer.hint("something is damaged" if damaged else "all of it can be read")
     return errors.UNHEALTHY if damaged else errors.OK
 
 
@@ -154,8 +124,9 @@ def _noting(damaged: list[str]) -> Any:
         pass  # removed since
 
 
-@base.command(
+@command.command(
     "move",
+    short_help="Copy all of a store to another one.",
     help="""Copy all that the store OLD keeps to the store NEW, and see that it reads the same
     there. OLD stays as it is; it may be a folder of a version before, which kept journals. It may
     be repeated. Commands to engines that run flows are not copied, and nobody may run any.
@@ -181,19 +152,15 @@ def move(context: contexts.Context, old: str, new: str) -> None:
                 f"NEW: {masked(new)} is a folder of a version before: move to another one",
                 errors.USAGE,
             )
-        revision = getattr(source, "revision", None)
-        if revision is not None and revision() is None:
+        revision, wanted = (None, None) if isinstance(source, str) else stores.layout(source)
+        if wanted is not None and revision is None:
             raise errors.Failed(f"OLD: there is no store at {masked(old)}", errors.UNAVAILABLE)
         for book in operations.move(source, target):
             books += 1
             flows += len(book)
     content = {"from": masked(old), "to": masked(new), "books": books, "flows": flows}
-    if printer.as_json:
-        printer.document("db-move/1", content)
-    else:
-        printer.line(
-            f"{flows} flows in {books} log books are in {content['to']}, and read the same"
-        )
+    printer.document("db-move/1", content)
+    printer.line(f"{flows} flows in {books} log books are in {masked(new)}, and read the same")
 
 
 def _store(url: str) -> persistence.Backend | str:
@@ -201,20 +168,18 @@ def _store(url: str) -> persistence.Backend | str:
     from wbengine.persistence import backends
     from wbengine.persistence.backends.directory import DirectoryBackend
 
-    try:
+    wrong = (exceptions.NotFound, ValueError, ImportError, TypeError)
+    with errors.failing(errors.USAGE, *wrong, where=url.partition(":")[0]):
         made = backends.fetch(url)
-    except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
-        raise errors.Failed(
-            f"{url.partition(':')[0]}: {errors.line_of(error)}", errors.USAGE
-        ) from error
     if isinstance(made, DirectoryBackend) and made.has_journals():
         made.close()
         return made.path
     return made
 
 
-@base.command(
+@command.command(
     "prune",
+    short_help="Forget flows that ended long ago.",
     help="""Forget flows that ended long ago: those that somebody runs are never touched.
 
     \b
@@ -228,8 +193,8 @@ def _store(url: str) -> persistence.Backend | str:
     help="Those in this state (repeatable; all that ended).")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True,
     help="Look at so many at a time.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only tell which.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.dry_run("which")
+@options.YES
 def prune(
     context: contexts.Context,
     older_than: float,
@@ -255,11 +220,9 @@ def prune(
         made = stores.is_made(context.settings, backend)
         for row in gone:
             count += 1
-            if printer.as_json:
-                printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
-                    "created": formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
-            else:
-                printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
+            printer.event("db-prune/1", {"uuid": row.uuid, "name": row.name, "state": row.state,
+                "created": formatting.iso(row.created), "dry_run": dry_run})  # fmt: skip
+            printer.line(f"{row.uuid}  {row.state:<9}  {row.name}")
     if made:
         printer.note(f"{count} flows {'would be' if dry_run else 'are'} forgotten")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -64,11 +63,8 @@ def start(
             errors.INTERRUPTED,
         ) from error
     printer = context.printer
-    content = {"uuid": uuid, "pid": process.pid, "log": str(log)}
-    if printer.as_json:
-        printer.document("flow-detach/1", content)
-    else:
-        printer.line(uuid)
+    printer.document("flow-detach/1", {"uuid": uuid, "pid": process.pid, "log": str(log)})
+    printer.line(uuid)
     printer.note(
         f"process {process.pid} runs it; log: {log}; to follow: wbengine flow watch {uuid}"
     )
@@ -100,27 +96,11 @@ def _last_words(log: Path) -> str:
 def _environment(
     context: Context, operation: str, engine: str | None, factory: str | None
 ) -> dict[str, str]:
-    """All settings: what is in the environment, others cannot see, unlike arguments."""
-    settings = context.settings
-    found = {
-        **os.environ,
-        "WBENGINE_PERSISTENCE": settings.store,
-        "WBENGINE_EXCHANGE": settings.exchange,
-        "WBENGINE_TIMEOUT": str(settings.timeout),
-        "WBENGINE_LOG_LEVEL": settings.log_level,
-        "WBENGINE_LOG_FORMAT": settings.log_format,
-        "WBENGINE_INCLUDE": ",".join(settings.include),
-        "WBENGINE_FLOWS": ",".join(settings.flows or ([] if factory is None else [factory])),
-        "WBENGINE_TRANSPORT_OPTIONS": json.dumps(dict(settings.transport_options)),
-    }
-    if context.file is not None:
-        found[config.VARIABLE] = os.path.abspath(context.file)
+    found = {**os.environ, **context.environment()}
+    if factory is not None and not context.settings.flows:
+        found["WBENGINE_FLOWS"] = factory
     if engine is not None:
         found[f"WBENGINE_FLOW_{operation.upper()}_ENGINE"] = engine
-    for name in ("url", "transport", "ledger", "keys"):
-        value = getattr(settings, name)
-        if value is not None:
-            found[f"WBENGINE_{name.upper()}"] = value
     return found
 
 

@@ -13,6 +13,7 @@ from wbengine.cli import (
     dashboard_command,
     errors,
     fleets,
+    options,
     output,
     schedule_command,
     signals,
@@ -42,8 +43,7 @@ _UNWANTED: Final = "none"
 @click.argument("modules", metavar="MODULE...", nargs=-1, required=True)
 @click.option("--folder", type=click.Path(file_okay=False), metavar="PATH",
     help="Keep it there, and go on with it the next time.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=8585, show_default=True,
-    help="Of the dashboard; 0: any that is free.")  # fmt: skip
+@options.PORT
 @click.option("--no-dashboard", is_flag=True, help="Without one.")
 @click.option("--topic", default="dev", show_default=True, help="Of the worker.")
 @click.option("-c", "--concurrency", type=click.IntRange(1, 1000), help="So many tasks at once.")

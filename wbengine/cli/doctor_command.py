@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from wbengine.cli import base, errors, exposed, output
+from wbengine.cli import base, errors, exposed, options, output
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -48,13 +49,31 @@ def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
     from wbengine.diagnosis import findings
 
     fix = "mend it: `wbengine config schema` tells what may be set"
-    _Report(output.Printer(as_json=as_json)).run(iter([findings.bad("settings", error.line, fix)]))
+    _report(output.Printer(as_json=as_json), [findings.bad("settings", error.line, fix)])
     raise click.exceptions.Exit(errors.UNHEALTHY)
 
 
-@base.pass_context
-def _run(
-    context: contexts.Context, /, min_workers: int, celery_queue: tuple[str, ...], strict: bool
+@base.command(
+    "doctor",
+    _Doctor,
+    help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
+    tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,
+    unless --min-workers says so.
+
+    All of it takes 7 seconds at most, or 2 more than --timeout: what did not answer is named.
+
+    \b
+    wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows
+    """,
+)
+@click.option("--min-workers", type=click.IntRange(0, 100_000), default=0, metavar="N",
+    show_default=True, help="So many have to answer.")  # fmt: skip
+@click.option("--celery-queue", multiple=True, default=["celery"], metavar="Q", show_default=True,
+    help="A queue of Celery's that workers take from: is anything left of earlier versions? May be"
+    " repeated.")  # fmt: skip
+@options.strict("Take it for wrong, too, if there are")
+def command(
+    context: contexts.Context, min_workers: int, celery_queue: tuple[str, ...], strict: bool
 ) -> int:
     from wbengine.diagnosis import findings
 
@@ -71,45 +90,12 @@ def _run(
         timeout=settings.timeout,
         celery_queues=celery_queue,
     )
-    return _Report(context.printer).run(_all(context, place, min_workers, strict))
+    return _report(context.printer, _all(context, place, min_workers, strict))
 
 
-command = _Doctor(
-    "doctor",
-    callback=_run,
-    params=[
-        click.Option(
-            ["--min-workers"],
-            type=click.IntRange(0, 100_000),
-            default=0,
-            metavar="N",
-            show_default=True,
-            help="So many have to answer.",
-        ),
-        click.Option(
-            ["--celery-queue"],
-            multiple=True,
-            default=["celery"],
-            metavar="Q",
-            show_default=True,
-            help="A queue of Celery's that workers take from: is anything left of earlier versions?"
-            " May be repeated.",
-        ),
-        click.Option(["--strict"], **exposed.strict("Take it for wrong, too, if there are")),
-    ],
-    help="""Look for what is wrong with settings, packages, broker, ledger, workers and store, and
-    tell how to fix it. Exits with 1 if something is wrong; that there is no worker yet is no fault,
-    unless --min-workers says so.
-
-    All of it takes 7 seconds at most, or 2 more than --timeout: what did not answer is named.
-
-    \b
-    wbengine doctor --broker redis://queues/0 --persistence postgresql://flows@db/flows
-    """,
-)
-
-
-def _all(context: contexts.Context, place: Place, min_workers: int, strict: bool) -> Any:
+def _all(
+    context: contexts.Context, place: Place, min_workers: int, strict: bool
+) -> Iterator[Finding]:
     from wbengine.diagnosis import examining, findings
 
     settings = context.settings
@@ -121,29 +107,17 @@ def _all(context: contexts.Context, place: Place, min_workers: int, strict: bool
     yield from examining.examine(place, min_workers, context.began)
 
 
-class _Report:
-    """Tells each finding as soon as it is made."""
-
-    def __init__(self, printer: output.Printer) -> None:
-        self._printer = printer
-
-    def run(self, found: Any) -> int:
-        """The exit code."""
-        findings: list[Finding] = []
-        for finding in found:
-            findings.append(finding)
-            if not self._printer.as_json:
-                self._print(finding)
-        wrong = sum(1 for one in findings if one.good is False)
-        if self._printer.as_json:
-            content = {"good": not wrong, "findings": [one.to_dict() for one in findings]}
-            self._printer.document("doctor/1", content)
-        else:
-            self._printer.note(f"{wrong} wrong" if wrong else "nothing is wrong")
-        return errors.UNHEALTHY if wrong else errors.OK
-
-    def _print(self, finding: Finding) -> None:
-        signs = _SIGNS if self._printer.can_write("✔✘") else _PLAIN_SIGNS
-        self._printer.line(f"{signs[finding.good]} {finding.check}: {finding.text}")
-        if finding.fix is not None:
-            self._printer.line(f"    fix: {finding.fix}")
+def _report(printer: output.Printer, found: Iterable[Finding]) -> int:
+    """Tell each finding as soon as it is made; the exit code."""
+    signs = _SIGNS if printer.can_write("✔✘") else _PLAIN_SIGNS
+    findings: list[Finding] = []
+    for one in found:
+        findings.append(one)
+        printer.line(f"{signs[one.good]} {one.check}: {one.text}")
+        if one.fix is not None:
+            printer.line(f"    fix: {one.fix}")
+    wrong = sum(1 for one in findings if one.good is False)
+    content = {"good": not wrong, "findings": [one.to_dict() for one in findings]}
+    printer.document("doctor/1", content)
+    printer.hint(f"{wrong} wrong" if wrong else "nothing is wrong")
+    return errors.UNHEALTHY if wrong else errors.OK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import click
@@ -9,7 +11,7 @@ import click
 from wbengine import _names, exceptions
 from wbengine.diagnosis.one_line import joined
 
-__all__ = ["Failed", "TEXT", "code_of", "line_of", "reason"]
+__all__ = ["Failed", "TEXT", "code_of", "failing", "line_of", "reason"]
 
 OK: Final = 0
 #: The flow failed, or something is not as it should be.
@@ -41,6 +43,16 @@ class Failed(Exception):
         super().__init__(line)
         self.line = line
         self.code = code
+
+
+@contextlib.contextmanager
+def failing(code: int, *kinds: type[BaseException], where: str = "") -> Iterator[None]:
+    """Errors of these kinds end the command with this code; `where` they happen is said first."""
+    try:
+        yield
+    except kinds as error:
+        line = line_of(error)
+        raise Failed(f"{where}: {line}" if where else line, code) from error
 
 
 #: By kind, the first that fits.

@@ -8,9 +8,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import click
+from typing import TYPE_CHECKING, Final
 
 from wbengine.cli import errors
 from wbengine.cli.settings_schema import SECRETS, VARIABLES
@@ -18,7 +16,7 @@ from wbengine.cli.settings_schema import SECRETS, VARIABLES
 if TYPE_CHECKING:
     from wbengine.cli.context import Context
 
-__all__ = ["STRICT", "Exposed", "found", "refuse", "strict"]
+__all__ = ["Exposed", "found", "refuse"]
 
 #: Who else may see, or change, what is in a file.
 _OTHERS: Final = 0o066
@@ -69,15 +67,6 @@ def refuse(context: Context) -> None:
     if exposed:
         how = "; ".join(f"{one}: {one.fix}" for one in exposed)
         raise errors.Failed(f"--strict: {how}", errors.BAD_CONFIG)
-
-
-def strict(what: str) -> dict[str, Any]:
-    """What the option says besides its name; `what` the command does then."""
-    return {"is_flag": True, "help": f"{what} files with secrets that others can read."}
-
-
-#: Of commands that do not start then.
-STRICT: Final = click.option("--strict", **strict("Do not start with"))
 
 
 def _files(context: Context) -> Iterator[tuple[Path, str]]:

@@ -1,9 +1,8 @@
-"""The fleet of an exchange, opened for a command."""
+"""The fleet of an exchange, for a command."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine.cli import errors
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from wbengine.keys import Keyring
     from wbengine.views.fleet import Fleet, WorkerView
 
-__all__ = ["check", "heard", "keys", "made", "nobody", "opened", "wait"]
+__all__ = ["check", "heard", "keys", "made", "nobody", "wait"]
 
 #: Seconds to wait for a worker where one is not there: those that are answer at once.
 _WAIT: Final = 2.0
@@ -29,7 +28,7 @@ def made(settings: Settings) -> Fleet:
     """
     from wbengine.views import fleet
 
-    try:
+    with settings.failing("url", ValueError, TypeError, ImportError):
         return fleet.Fleet(
             exchange=settings.exchange,
             url=settings.url,
@@ -38,8 +37,6 @@ def made(settings: Settings) -> Fleet:
             timeout=min(settings.timeout, _LONGEST),
             keys=keys(settings),
         )
-    except (ValueError, TypeError, ImportError) as error:
-        raise settings.failed("url", errors.line_of(error)) from error
 
 
 def keys(settings: Settings) -> Keyring | None:
@@ -49,21 +46,8 @@ def keys(settings: Settings) -> Keyring | None:
     """
     from wbengine import exceptions, keys
 
-    try:
+    with settings.failing("keys", exceptions.InvalidFormat):
         return keys.keyring(settings.keys)
-    except exceptions.InvalidFormat as error:
-        raise settings.failed("keys", errors.line_of(error)) from error
-
-
-@contextlib.contextmanager
-def opened(settings: Settings) -> Iterator[Fleet]:
-    """The fleet that `settings` name.
-
-    :raises Failed: what is set makes no sense.
-    :raises TransportFailure: the broker cannot be reached, or used.
-    """
-    with made(settings) as fleet:
-        yield fleet
 
 
 def check(settings: Settings, options: Mapping[str, Any]) -> None:
@@ -77,11 +61,9 @@ def check(settings: Settings, options: Mapping[str, Any]) -> None:
     from wbengine.engines.worker_based.connections import connecting
 
     known = ("exchange", "url", "transport", "transport_options")
-    try:
+    with settings.failing("url", ValueError, TypeError, ImportError):
         target = transports.resolve(**{name: options.get(name) for name in known})
         target.check()
-    except (ValueError, TypeError, ImportError) as error:
-        raise settings.failed("url", errors.line_of(error)) from error
     connecting.release(connecting.reach_soon(target, max(1.0, settings.timeout)))
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from wbengine import states
-from wbengine.cli import base, errors, params, stores
+from wbengine.cli import base, errors, options, params, stores
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
-
 
 #: So much of a uuid is told to people: it is enough for commands.
 _SHORT: Final = 8
@@ -34,9 +32,7 @@ _SHORT: Final = 8
     type=click.Choice(states.FLOW_STATES, case_sensitive=False),
     help=f"Only those in this state (repeatable): {', '.join(states.FLOW_STATES)}.")  # fmt: skip
 @click.option("--name", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
-    callback=params.tags_of,
-    help="Only those with this tag (repeatable: with all of them).")  # fmt: skip
+@options.tags("Only those with this tag (repeatable: with all of them).")
 @click.option("--since", type=params.MOMENT, metavar="WHEN",
     help="Only those made since then: 2h, 3d, 2026-11-21T08:00 (UTC).")  # fmt: skip
 @click.option("--book", metavar="UUID", help="Only those of this log book.")
@@ -45,43 +41,26 @@ _SHORT: Final = 8
 @click.option("--sort", type=click.Choice((NEWEST, OLDEST)), default=NEWEST,
     help="Which come first (newest).")  # fmt: skip
 @click.option("--after", metavar="PLACE", help="Go on where another page ended.")
-def command(
-    context: contexts.Context,
-    wanted: tuple[str, ...],
-    name: str | None,
-    tags: dict[str, str],
-    since: float | None,
-    book: str | None,
-    limit: int,
-    sort: str,
-    after: str | None,
-) -> None:
+def command(context: contexts.Context, wanted: tuple[str, ...], sort: str, **given: Any) -> None:
     from wbengine.views import listing
 
-    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
+    with context.connection() as (backend, connection):
         try:
             page = listing.page(
                 connection,
                 states=wanted or None,
-                name=name,
-                tags=tags,
-                since=since,
-                book=book,
                 newest_first=sort == NEWEST,
-                limit=limit,
-                after=after,
                 redactor=context.redactor,
+                **given,
             )
         except ValueError as error:
             raise click.UsageError(errors.line_of(error)) from error
         made = bool(page.flows) or stores.is_made(context.settings, backend)
     printer = context.printer
     empty = "There are no such flows." if made else stores.not_made(context.settings)
-    if printer.as_json:
-        if not made:
-            printer.note(empty)
-        printer.document("flow-ls/1", page.to_dict())
-        return
+    if printer.as_json and not made:
+        printer.note(empty)
+    printer.document("flow-ls/1", page.to_dict())
     tagged = any(row.tags for row in page.flows)
     rows = [
         (
@@ -100,7 +79,7 @@ def command(
     columns = ("UUID", "NAME", "STATE", "TASKS", "CREATED", "RUN BY", *tags_column, "ERROR")
     printer.table(columns, rows, empty=empty, right=("TASKS",))
     if page.after is not None:
-        printer.note(f"there are more: --after '{page.after}'")
+        printer.hint(f"there are more: --after '{page.after}'")
 
 
 def _moment(seconds: float | None, short: bool) -> str | None:

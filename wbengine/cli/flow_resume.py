@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wbengine import _streams, states
-from wbengine.cli import asking, base, completions, detaching, errors, params, running
+from wbengine.cli import asking, base, completions, detaching, errors, options, params, running
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -18,25 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["command", "retry", "revert"]
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in (
-        click.option("--report", type=params.NEW_FILE, metavar="FILE",
-            help="Write a report of the run (HTML) into this file."),
-        click.option("--progress/--no-progress", default=None,
-            help="Show how far it is (default: on a terminal)."),
+def _options(function: Any) -> Any:
+    """What all of them take."""
+    for option in (
+        options.REPORT,
+        options.PROGRESS,
         click.option("--detach", is_flag=True, help="Let it run in a process of its own."),
-        click.option("--dry-run", is_flag=True,
-            help="Only list what would run, or be reverted."),
+        options.dry_run("what would run, or be reverted"),
         click.option("--engine", metavar="KIND", shell_complete=completions.engines,
             help="Kind of engine, or a URI (default: as it was run before)."),
-        click.argument("flow", metavar="ID", shell_complete=completions.flows),
+        options.FLOW,
     ):  # fmt: skip
-        function = decorate(function)
+        function = option(function)
     return function
-
-
-_deadline = click.option("--deadline", type=params.WAIT, metavar="DURATION",
-    help="Revert it if it takes longer.")  # fmt: skip
 
 
 @base.command(
@@ -51,12 +44,10 @@ _deadline = click.option("--deadline", type=params.WAIT, metavar="DURATION",
     """,
 )
 @_options
-@_deadline
+@options.DEADLINE
 @click.option("--yes", is_flag=True, hidden=True)
-def command(
-    context: contexts.Context, flow: str, deadline: float | None, yes: bool, **options: Any
-) -> int:
-    return _perform(context, "resume", flow, deadline=deadline, **options)
+def command(context: contexts.Context, flow: str, yes: bool, **given: Any) -> int:
+    return _perform(context, "resume", flow, **given)
 
 
 @base.command(
@@ -71,12 +62,10 @@ def command(
     """,
 )
 @_options
-@_deadline
+@options.DEADLINE
 @click.option("--yes", is_flag=True, hidden=True)
-def retry(
-    context: contexts.Context, flow: str, deadline: float | None, yes: bool, **options: Any
-) -> int:
-    return _perform(context, "retry", flow, deadline=deadline, **options)
+def retry(context: contexts.Context, flow: str, yes: bool, **given: Any) -> int:
+    return _perform(context, "retry", flow, **given)
 
 
 @base.command(
@@ -91,19 +80,39 @@ def retry(
     """,
 )
 @_options
-@click.option("--reason", metavar="TEXT", help="Why; it is kept with the flow.")
+@options.REASON
 @click.option("--wait", type=params.WAIT, metavar="DURATION", default=60.0,
     help="How long to wait for whoever runs it (1 minute); then exit with 75.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.YES
 def revert(
     context: contexts.Context,
     flow: str,
     reason: str | None,
     wait: float,
     yes: bool,
-    **options: Any,
+    dry_run: bool,
+    **given: Any,
 ) -> int:
-    return _revert(context, flow, reason=reason, wait=wait, yes=yes, **options)
+    from wbengine import operations
+
+    with context.backend() as backend:
+        row = operations.find(backend, flow)
+        runs = operations.is_run(backend, row.uuid)
+        if not dry_run:
+            asking.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
+        here = dry_run or not runs
+        if not here:
+            told = operations.cancel(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
+    if here:
+        return _perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **given)
+    printer = context.printer
+    printer.document("flow-revert/1", {"uuid": row.uuid, "state": told.new})
+    printer.line(f"{row.name} {row.uuid}: {told.old} → {told.new}")
+    if told.new == states.REVERTED:
+        return errors.OK
+    again = "" if told.new == states.SUCCESS else f"; once more: wbengine flow revert {row.uuid}"
+    printer.note(f"whoever ran it ended before it was reverted: it is in {told.new}{again}")
+    return errors.UNHEALTHY
 
 
 def _perform(
@@ -139,9 +148,9 @@ def _perform(
         more = {"reason": reason} if operation == "revert" else {}
         made = _engine(context, backend, operation, row.uuid, engine, **more)
         run = running.Running(
-            context,
-            backend,
-            made,
+            context=context,
+            backend=backend,
+            engine=made,
             schema=f"flow-{operation}/1",
             progress=progress,
             report=report,
@@ -151,41 +160,6 @@ def _perform(
         code = run.perform()
         context.printer.note(f"{row.name} {row.uuid}: {row.state} → {run.state}")
         return code
-
-
-def _revert(
-    context: contexts.Context,
-    flow: str,
-    *,
-    reason: str | None,
-    wait: float,
-    yes: bool,
-    dry_run: bool,
-    **options: Any,
-) -> int:
-    """Have whoever runs a flow revert it, or do so here; returns the exit code."""
-    from wbengine import operations
-
-    with context.backend() as backend:
-        row = operations.find(backend, flow)
-        runs = operations.is_run(backend, row.uuid)
-        if not dry_run:
-            asking.confirm(context, f"revert {row.name!r} ({row.uuid}, {row.state})", yes)
-        here = dry_run or not runs
-        if not here:
-            told = operations.cancel(backend, row.uuid, reason=reason, by=asking.who(), wait=wait)
-    if here:
-        return _perform(context, "revert", row.uuid, dry_run=dry_run, reason=reason, **options)
-    printer = context.printer
-    if printer.as_json:
-        printer.document("flow-revert/1", {"uuid": row.uuid, "state": told.new})
-    else:
-        printer.line(f"{row.name} {row.uuid}: {told.old} → {told.new}")
-    if told.new == states.REVERTED:
-        return errors.OK
-    again = "" if told.new == states.SUCCESS else f"; once more: wbengine flow revert {row.uuid}"
-    printer.note(f"whoever ran it ended before it was reverted: it is in {told.new}{again}")
-    return errors.UNHEALTHY
 
 
 def _engine(
@@ -201,14 +175,13 @@ def _engine(
 
     make = {"resume": operations.resume, "retry": operations.retry, "revert": operations.revert}
     kind = engine or resuming.kind(backend, uuid)
-    try:
-        options = running.engine_options(context, kind)
-        with _streams.aside():
-            return make[operation](backend, uuid, engine=kind, **options, **more)
-    except (ImportError, ValueError) as error:
-        raise errors.Failed(
-            f"what made the flow cannot be found here: {errors.line_of(error)}", errors.UNHEALTHY
-        ) from error
+    what = "what made the flow cannot be found here"
+    with (
+        errors.failing(errors.UNHEALTHY, ImportError, ValueError, where=what),
+        _streams.aside(),
+    ):
+        known = running.engine_options(context, kind)
+        return make[operation](backend, uuid, engine=kind, **known, **more)
 
 
 def _tell_plan(
@@ -217,12 +190,8 @@ def _tell_plan(
     from wbengine import operations
 
     found = operations.plan(backend, uuid, operation)
-    printer = context.printer
-    if printer.as_json:
-        content = {"uuid": uuid, "dry_run": True, "run": found.run, "revert": found.revert}
-        printer.document(f"flow-{operation}/1", content)
-    else:
-        rows = [("run", name) for name in found.run]
-        rows += [("revert", name) for name in found.revert]
-        printer.table(("WOULD", "TASK"), rows, empty="Nothing would be done.")
+    content = {"uuid": uuid, "dry_run": True, "run": found.run, "revert": found.revert}
+    context.printer.document(f"flow-{operation}/1", content)
+    rows = [(what, name) for what in ("run", "revert") for name in getattr(found, what)]
+    context.printer.table(("WOULD", "TASK"), rows, empty="Nothing would be done.")
     return errors.OK

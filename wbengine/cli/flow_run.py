@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from wbengine import _streams, exceptions
-from wbengine.cli import base, completions, detaching, errors, params, running, stores
+from wbengine.cli import base, detaching, errors, options, params, running, stores
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -32,72 +31,47 @@ __all__ = ["command"]
     wbengine flow run shop:order --engine parallel://?max_workers=8 --report order.html
     """,
 )
-@click.argument("factory", metavar="MODULE:FACTORY")
+@options.FACTORY
 @click.option("--inputs", "--store", "inputs", type=params.INPUTS, default="{}",
     envvar="WBENGINE_FLOW_RUN_STORE",
     metavar="JSON|@FILE",
     help="Values that are there from the start.")  # fmt: skip
-@click.option("--engine", default="serial", metavar="KIND", shell_complete=completions.engines,
-    help="serial (default), parallel, workers, or a URI with options.")  # fmt: skip
-@click.option("--name", metavar="NAME", help="Name of the new flow (that of what FACTORY makes).")
-@click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
-    callback=params.tags_of,
-    help="To find it by (repeatable).")  # fmt: skip
+@options.ENGINE
+@options.NAME
+@options.tags("To find it by (repeatable).")
 @click.option("--flow-id", metavar="UUID", help="Uuid of the new flow.")
 @click.option("--book", metavar="NAME", help="Log book of the new flow.")
 @click.option("--detach", is_flag=True,
     help="Let it run in a process of its own, and print its uuid.")  # fmt: skip
-@click.option("--progress/--no-progress", default=None,
-    help="Show how far it is (default: on a terminal).")  # fmt: skip
-@click.option("--report", type=params.NEW_FILE, metavar="FILE",
-    help="Write a report of the run (HTML) into this file.")  # fmt: skip
-@click.option("--deadline", type=params.WAIT, metavar="DURATION",
-    help="Revert it if it takes longer, such as 90, 5m, 2h.")  # fmt: skip
+@options.PROGRESS
+@options.REPORT
+@options.DEADLINE
 def command(
     context: contexts.Context,
     factory: str,
     inputs: dict[str, Any],
     engine: str,
-    name: str | None,
-    tags: dict[str, str],
     flow_id: str | None,
-    book: str | None,
     detach: bool,
     progress: bool | None,
     report: str | None,
     deadline: float | None,
+    **named: Any,
 ) -> int:
     from wbengine import operations
 
-    if detach and stores.is_of_this_process(context.settings):
-        raise errors.Failed(
-            f"--detach: the store {context.settings.store} ends with this process", errors.USAGE
-        )
+    if detach:
+        stores.check_outlives(context.settings)
     uuid = _uuid(flow_id)
-    options = running.engine_options(context, engine)
+    known = running.engine_options(context, engine)
     with (
         context.backend(upgrade=True, missing_ok=True, patient=True) as backend,
         running.named(context, backend, uuid),
     ):
-        try:
-            with _streams.aside():
-                made = operations.start(
-                    backend,
-                    factory,
-                    store=inputs,
-                    engine=engine,
-                    uuid=uuid,
-                    book=book,
-                    name=name,
-                    tags=tags,
-                    **options,
-                )
-        except (exceptions.StorageFailure, exceptions.TransportFailure):
-            raise
-        except (exceptions.WbengineException, ValueError, ImportError) as error:
-            raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-        except Exception as error:
-            raise errors.Failed(f"{factory}: {errors.line_of(error)}", errors.USAGE) from error
+        with running.making(factory):
+            made = operations.start(
+                backend, factory, store=inputs, engine=engine, uuid=uuid, **named, **known
+            )
         if detach:
             return detaching.start(
                 context,
@@ -109,9 +83,9 @@ def command(
                 factory=factory,
             )
         return running.Running(
-            context,
-            backend,
-            made,
+            context=context,
+            backend=backend,
+            engine=made,
             schema="flow-run/1",
             progress=progress,
             report=report,

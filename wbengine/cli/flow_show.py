@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine.cli import base, completions
+from wbengine.cli import base, options
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ __all__ = ["command"]
     wbengine flow show 3f2a9c --traceback --timeline
     """,
 )
-@click.argument("flow", metavar="ID", shell_complete=completions.flows)
+@options.FLOW
 @click.option("--tree", is_flag=True, help="Only its tasks, as a tree.")
 @click.option("--timeline", is_flag=True, help="Only who ran what, and when.")
 @click.option("--traceback", is_flag=True, help="Only its failures, with tracebacks.")
@@ -45,18 +44,16 @@ def command(
     inputs: bool,
     show_values: bool,
 ) -> None:
-    from wbengine import operations
     from wbengine.views import flow as flows
     from wbengine.views import redaction
 
     redactor = redaction.Redactor(show_values=show_values)
-    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
-        uuid = operations.find(backend, flow).uuid
+    with context.flow(flow) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=redactor)
     printer = context.printer
+    printer.document("flow-show/1", view.to_dict())
     if printer.as_json:
-        printer.document("flow-show/1", view.to_dict())
-        return
+        return  # the tree of a large flow takes its time
     every = not (tree or timeline or traceback or inputs)
     _head(printer, view)
     if tree or every:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from wbengine import states
-from wbengine.cli import base, completions, errors, params
+from wbengine.cli import base, errors, options, params
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wbengine.cli.output import Printer
     from wbengine.views.flow import FlowView
     from wbengine.views.history import Event
     from wbengine.views.watcher import FlowWatcher
+
+    _Show = Callable[[list[Event], FlowView, str | None], None]
 
 __all__ = ["command"]
 
@@ -48,7 +54,7 @@ _MOST: Final = 200
     wbengine flow watch 3f2a9c --json | jq -r 'select(.error) | .name'
     """,
 )
-@click.argument("flow", metavar="ID", shell_complete=completions.flows)
+@options.FLOW
 @click.option("--cursor", metavar="TEXT", help="Begin after the event that told it.")
 @click.option("--interval", type=params.WAIT, default=0.5, metavar="DURATION",
     help="Look at the store so often (0.5).")  # fmt: skip
@@ -64,13 +70,15 @@ def command(context: contexts.Context, flow: str, cursor: str | None, interval: 
 
 
 def _follow(printer: Printer, watch: FlowWatcher, interval: float) -> int:
-    live = printer.is_terminal and not printer.as_json
-    with _Screen(printer) if live else _Lines(printer) as shown:
+    with contextlib.ExitStack() as until:
+        show: _Show = functools.partial(_tell, printer)
+        if printer.is_terminal and not printer.as_json:
+            show = until.enter_context(_screen(printer.console))
         while True:
             began = time.monotonic()
             events = watch.turn()
             view = watch.view()
-            shown.show(events, view, watch.cursor)
+            show(events, view, watch.cursor)
             if (code := _ended(view)) is not None:
                 break
             # Of a large flow a look takes long; most of the time is not for looking.
@@ -93,61 +101,38 @@ def _ended(view: FlowView) -> int | None:
     return _ENDS[view.state]
 
 
-class _Lines:
+def _tell(printer: Printer, events: list[Event], view: FlowView, cursor: str | None) -> None:
     """Events, one in a line."""
-
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass
-
-    def show(self, events: list[Event], view: FlowView, cursor: str | None) -> None:
-        for number, event in enumerate(events, 1):
-            if self._printer.as_json:
-                last = cursor if number == len(events) else None
-                self._printer.event("flow-watch/1", {**event.to_dict(), "cursor": last})
-            else:
-                self._printer.line(line_of(event))
+    for number, event in enumerate(events, 1):
+        last = cursor if number == len(events) else None
+        printer.event("flow-watch/1", {**event.to_dict(), "cursor": last})
+        printer.line(line_of(event))
 
 
-class _Screen:
+@contextlib.contextmanager
+def _screen(console: Console) -> Iterator[_Show]:
     """A tree that changes."""
+    from rich.live import Live
 
-    def __init__(self, printer: Printer) -> None:
-        from rich.live import Live
+    from wbengine.drawing import tree
 
-        self._console = printer.console
-        self._view: FlowView | None = None
-        self._live = Live(
-            get_renderable=self._draw, console=self._console, transient=True, auto_refresh=False
-        )
+    latest: list[FlowView] = []
 
-    def __enter__(self) -> _Screen:
-        self._live.start()
-        return self
+    def draw() -> Any:
+        rows = console.size.height - _MARGIN
+        return tree.flow_tree(latest[-1], console, rows) if latest else ""
 
-    def __exit__(self, *error: Any) -> None:
-        from wbengine.drawing import tree
+    def show(events: list[Event], view: FlowView, cursor: str | None) -> None:
+        latest[:] = [view]
+        live.refresh()
 
-        self._live.stop()
-        if self._view is not None:
-            self._console.print(tree.flow_tree(self._view, self._console, _MOST))
-
-    def show(self, events: list[Event], view: FlowView, cursor: str | None) -> None:
-        self._view = view
-        self._live.refresh()
-
-    def _draw(self) -> Any:
-        from wbengine.drawing import tree
-
-        if self._view is None:
-            return ""
-        rows = self._console.size.height - _MARGIN
-        return tree.flow_tree(self._view, self._console, rows)
+    live = Live(get_renderable=draw, console=console, transient=True, auto_refresh=False)
+    try:
+        with live:
+            yield show
+    finally:
+        for view in latest:
+            console.print(tree.flow_tree(view, console, _MOST))
 
 
 def line_of(event: Event) -> str:

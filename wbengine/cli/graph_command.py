@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _names, _streams, exceptions
+from wbengine import _names
 from wbengine._terminal import visible
-from wbengine.cli import base, completions, errors, params
+from wbengine.cli import base, completions, params, running
 from wbengine.cli import context as contexts
-from wbengine.cli.output import say, write
+from wbengine.cli.output import say
 
 if TYPE_CHECKING:
     from wbengine.types.outline import Outline
@@ -73,20 +72,21 @@ def command(
     if flow_id is not None:
         outline, view = _kept(context, flow_id)
     else:
-        outline, view = _made(context, str(factory)), None
+        outline, view = _made(str(factory)), None
     view = view if states else None
     try:
         if form == "png":
-            _write(context, drawing.png(outline, view, direction=direction), output)
-            return
-        text = drawing.draw(outline, view, format=form, direction=direction)
+            data = drawing.png(outline, view, direction=direction)
+        else:
+            text = drawing.draw(outline, view, format=form, direction=direction).rstrip()
+            shown = visible(text, lines=True) if form == "text" else text
+            data = f"{shown}\n".encode()
     except drawing.DrawingFailed:
         if not context.printer.as_json:
             for row in drawing.draw(outline, view).splitlines():
                 say(row)
         raise
-    shown = visible(text.rstrip(), lines=True) if form == "text" else text.rstrip()
-    _write(context, f"{shown}\n".encode(), output)
+    context.printer.save(data, output)
 
 
 def _form_of(output: str | None) -> str:
@@ -103,35 +103,20 @@ def _form_of(output: str | None) -> str:
     return known[ending.lower()]
 
 
-def _made(context: contexts.Context, factory: str) -> Outline:
+def _made(factory: str) -> Outline:
     """The structure of a flow that is made here."""
     from wbengine import engines
     from wbengine.engines import factories
 
-    try:
-        with _streams.aside():
-            loaded: Any = engines.load(factories.flow_of(factory))
-    except (exceptions.WbengineException, ValueError, ImportError) as error:
-        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    except Exception as error:
-        raise errors.Failed(f"{factory}: {errors.line_of(error)}", errors.USAGE) from error
+    with running.making(factory):
+        loaded: Any = engines.load(factories.flow_of(factory))
     found: Outline = loaded.compilation.outline
     return found
 
 
 def _kept(context: contexts.Context, flow_id: str) -> tuple[Outline, FlowView]:
-    from wbengine import operations
     from wbengine.views import flow as flows
 
-    with context.backend() as backend, contextlib.closing(backend.get_connection()) as connection:
-        uuid = operations.find(backend, flow_id).uuid
+    with context.flow(flow_id) as (connection, uuid):
         view = flows.read(connection, uuid, redactor=context.redactor)
     return view.outline, view
-
-
-def _write(context: contexts.Context, data: bytes, output: str | None) -> None:
-    if output is None:
-        write(data)
-    else:
-        params.new_file(output, data)
-        context.printer.note(f"written: {output}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -12,22 +14,10 @@ import click
 from wbengine import exceptions, keys
 from wbengine.cli import base, errors, params
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
-__all__ = ["command", "new", "rotate", "show"]
+__all__ = ["command"]
 
-
-def _here(name: str, text: str) -> Lazy:
-    return Lazy(f"wbengine.cli.keys_command:{name}", text)
-
-
-_COMMANDS: Final = {
-    "new": _here("new", "Make key files."),
-    "show": _here("show", "Show which keys sign and which are trusted, without secrets."),
-    "rotate": _here("rotate", "Sign with new keys, and trust the old ones for some time."),
-}
-
-command = Group("keys", lazy=_COMMANDS, help="Look after the keys that messages are signed with.")
+command = base.Group("keys", help="Look after the keys that messages are signed with.")
 
 #: Seconds until a new key signs: by then its file is wherever it is trusted.
 _SOON: Final = 600.0
@@ -35,8 +25,9 @@ _SOON: Final = 600.0
 _KEPT: Final = 30 * 24 * 3600.0
 
 
-@base.command(
+@command.command(
     "new",
+    short_help="Make key files.",
     help="""Make key files that only you can read.
 
     PATH is a file with one secret that all processes share; with --per-role, a folder with a file
@@ -60,22 +51,22 @@ _KEPT: Final = 30 * 24 * 3600.0
 def new(
     context: contexts.Context, path: Path, per_role: bool, encrypt: bool, accept_unsigned: float
 ) -> None:
-    made = _checked(lambda: keys.new(per_role=per_role, encrypt=encrypt))
+    with _checked():
+        made = keys.new(per_role=per_role, encrypt=encrypt)
     for content in made.values() if accept_unsigned else ():
         content["accept_unsigned_until"] = round(time.time() + accept_unsigned)
-    try:
+    with _written(path):
         if per_role:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for role, content in made.items():
             file = path / f"{role}.json" if per_role else path
             keys.write(file, content)
             context.printer.note(f"{file}: keys of role {role!r}")
-    except OSError as error:
-        raise errors.Failed(f"{path}: {errors.reason(error)}") from error
 
 
-@base.command(
+@command.command(
     "show",
+    short_help="Show which keys sign and which are trusted, without secrets.",
     help="""Show the keys in a file: which signs now, and until when others are trusted.
 
     PATH is a key file; without one, that of the settings.  Secrets are not shown.
@@ -86,7 +77,8 @@ def new(
 )
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 def show(context: contexts.Context, path: Path | None) -> None:
-    ring = _load(context, path)
+    with _checked():
+        ring = keys.Keyring.load(_path(context, path))
     now = time.time()
     signs = ring.signing_key(now)
     found: list[dict[str, Any]] = [
@@ -102,10 +94,8 @@ def show(context: contexts.Context, path: Path | None) -> None:
     ]
     until = ring.accept_unsigned_until
     printer = context.printer
-    if printer.as_json:
-        more = {"role": ring.role, "encrypts": ring.encrypts, "accept_unsigned_until": until}
-        printer.document("keys-show/1", {"keys": found, **more})
-        return
+    more = {"role": ring.role, "encrypts": ring.encrypts, "accept_unsigned_until": until}
+    printer.document("keys-show/1", {"keys": found, **more})
     rows = [
         (*(each[name] for name in ("id", "algorithm", "role", "state")),
          _moment(each["since"]), _moment(each["until"]))
@@ -113,16 +103,17 @@ def show(context: contexts.Context, path: Path | None) -> None:
     ]  # fmt: skip
     printer.table(("ID", "ALGORITHM", "ROLE", "STATE", "SINCE", "UNTIL"), rows)
     if signs.is_over(now):
-        printer.note(
+        printer.hint(
             f"no key of role {ring.role!r} is valid any more, so nobody believes who has this file:"
             " give it another one with `wbengine keys rotate --in 0`"
         )
     if until > now:
-        printer.note(f"messages without a signature are believed until {_moment(until)}")
+        printer.hint(f"messages without a signature are believed until {_moment(until)}")
 
 
-@base.command(
+@command.command(
     "rotate",
+    short_help="Sign with new keys, and trust the old ones for some time.",
     help="""Give a key file, or all those of a folder, a new key to sign with.
 
     It signs after a while (--in), in which the files are to be copied to all processes; those that
@@ -146,7 +137,8 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     by_role: dict[str, tuple[Path, dict[str, Any]]] = {}
     for file in files:
-        content = _checked(lambda file=file: keys.read(file))
+        with _checked():
+            content = keys.read(file)
         if by_role.setdefault(content["role"], (file, content))[0] != file:
             raise errors.Failed(f"{path} holds two files of role {content['role']!r}")
     contents = {role: content for role, (_, content) in by_role.items()}
@@ -156,11 +148,10 @@ def rotate(context: contexts.Context, path: Path | None, delay: float, keep: flo
         missing = ", ".join(f"{role}.json" for role in keys.ROLES if role not in contents)
         raise errors.Failed(f"{path}: keys are rotated for all roles at once: {missing} is missing")
     now = time.time()
-    rotated = _checked(lambda: keys.rotated(contents, now + delay, now + delay + keep, now))
-    try:
+    with _checked():
+        rotated = keys.rotated(contents, now + delay, now + delay + keep, now)
+    with _written(path):
         keys.replace_all({by_role[role][0]: content for role, content in rotated.items()})
-    except OSError as error:
-        raise errors.Failed(f"{path}: {errors.reason(error)}") from error
     for role in rotated:
         context.printer.note(
             f"{by_role[role][0]}: a new key of role {role!r} signs from {_moment(now + delay)}"
@@ -186,13 +177,13 @@ def _path(context: contexts.Context, path: Path | None) -> Path:
     return Path(told)
 
 
-def _load(context: contexts.Context, path: Path | None) -> keys.Keyring:
-    found: keys.Keyring = _checked(lambda: keys.Keyring.load(_path(context, path)))
-    return found
+def _checked() -> contextlib.AbstractContextManager[None]:
+    return errors.failing(errors.BAD_CONFIG, exceptions.InvalidFormat)
 
 
-def _checked(call: Any) -> Any:
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
     try:
-        return call()
-    except exceptions.InvalidFormat as error:
-        raise errors.Failed(errors.line_of(error), errors.BAD_CONFIG) from error
+        yield
+    except OSError as error:
+        raise errors.Failed(f"{path}: {errors.reason(error)}") from error

@@ -31,10 +31,8 @@ def command(context: contexts.Context, redis: str | None) -> None:
         with context.backend() as backend:
             found = stores.store_of(backend).all()
     else:
-        try:
+        with errors.failing(errors.USAGE, ValueError, ImportError):
             found = stores.store_of(stores.check_url(redis)).all()
-        except (ValueError, ImportError) as error:
-            raise errors.Failed(errors.line_of(error), errors.USAGE) from error
     limits: list[dict[str, Any]] = []
     for name, (account, now) in sorted(found.items()):
         flows = [
@@ -46,9 +44,7 @@ def command(context: contexts.Context, redis: str | None) -> None:
         if flows:
             limits.append(told)
     printer = context.printer
-    if printer.as_json:
-        printer.document("limits/1", {"limits": limits})
-        return
+    printer.document("limits/1", {"limits": limits})
     rows = [
         (
             limit["name"],

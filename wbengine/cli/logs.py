@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Final
 
 from wbengine import _log_lines
 from wbengine._terminal import escaped_json
 
 __all__ = ["JSONLines", "install"]
-
-_DEEPEST: Final = 10
 
 #: What each record has; anything else was given by `extra`.
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -33,7 +30,10 @@ class JSONLines(logging.Formatter):
             "message": _masked(record.getMessage()),
         }
         more = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        found |= _shown(more) if more else {}
+        if more:
+            from wbengine.cli import results
+
+            found |= results.shown(more, _masked, str)
         if record.exc_info:
             found["traceback"] = _masked(self.formatException(record.exc_info))
         if record.stack_info:
@@ -45,24 +45,6 @@ def _masked(text: str) -> str:
     from wbengine import _secrets  # not on top: most commands log nothing
 
     return _secrets.masked(text)
-
-
-def _shown(value: Any, depth: int = 0) -> Any:
-    """What JSON has of a value, without secrets."""
-    from wbengine import _secrets
-
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Mapping) and depth < _DEEPEST:
-        return {
-            _masked(str(key)): _secrets.MASK
-            if _secrets.is_secret_key(key)
-            else _shown(inside, depth + 1)
-            for key, inside in value.items()
-        }
-    if isinstance(value, list | tuple) and depth < _DEEPEST:
-        return [_shown(inside, depth + 1) for inside in value]
-    return _masked(str(value))
 
 
 def install(level: str, form: str, color: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _log_lines, _streams
 from wbengine._terminal import escaped_json, visible
@@ -17,7 +18,7 @@ from wbengine.cli import errors
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Redactor", "Printer", "say", "say_behind_ctrl_c", "write"]
+__all__ = ["Printer", "say", "say_behind_ctrl_c", "write"]
 
 #: Columns where nobody looks: nothing is cut off, or folded.
 _ENDLESS: Final = 100_000
@@ -66,16 +67,11 @@ def say_behind_ctrl_c(line: str) -> None:
     _say(f"\n{visible(line)}" if seen else visible(line))
 
 
-class Redactor(Protocol):
-    """What hides secrets in texts: `views.redaction.Redactor`."""
-
-    def text(self, text: str, /) -> str: ...
-
-
 class Printer:
-    """Prints results, as tables or as JSON, and remarks.
+    """Prints what a command has found, and remarks.
 
-    All texts that are printed go through `redactor`, and control characters in them become visible.
+    A command tells it both as JSON and as text: what is wanted of these is printed.  All texts that
+    are printed go through `mask`, and control characters in them become visible.
     """
 
     def __init__(
@@ -84,25 +80,30 @@ class Printer:
         as_json: bool = False,
         color: str = "auto",
         quiet: bool = False,
-        redactor: Redactor | None = None,
+        mask: Callable[[str], str] = str,
     ) -> None:
         self.as_json = as_json
         self._color = color
         self._quiet = quiet
-        self._redactor = redactor
+        self._masked = mask
 
-    # -- data, on the standard output --------------------------------------------------------------
+    # -- data, as JSON, on the standard output -----------------------------------------------------
 
-    def document(self, schema: str, content: Mapping[str, Any]) -> None:
+    def document(self, schema: str, content: Mapping[str, Any], *, always: bool = False) -> None:
         """One JSON document, the whole answer of a command: `{"schema": "wbengine/flow-ls/1", ..}`.
 
-        `schema` is its name without 'wbengine/' and with the version: 'flow-ls/1'.
+        `schema` is its name without 'wbengine/' and with the version: 'flow-ls/1'.  It is printed
+        `always` where there is no answer as text.
         """
-        self._write(self._json({**_SCHEMA, **content, "schema": f"wbengine/{schema}"}, indent=2))
+        if self.as_json or always:
+            write(f"{self._json(schema, content, indent=2)}\n")
 
     def event(self, schema: str, content: Mapping[str, Any]) -> None:
         """One line of JSON of many (JSON Lines); it is out when this returns."""
-        self._write(self._json({**_SCHEMA, **content, "schema": f"wbengine/{schema}"}))
+        if self.as_json:
+            write(f"{self._json(schema, content)}\n")
+
+    # -- the same as text --------------------------------------------------------------------------
 
     def table(
         self,
@@ -118,6 +119,8 @@ class Printer:
         Cells are texts (None: a dash), or what rich renders.  Without rows `empty` is said instead,
         as a remark.
         """
+        if self.as_json:
+            return
         from rich import box
         from rich.measure import Measurement
         from rich.table import Table
@@ -130,7 +133,7 @@ class Printer:
         for row in rows:
             table.add_row(*(self._cell(cell) for cell in row))
         if not rows and empty:
-            self.note(empty)
+            self.hint(empty)
         elif Measurement.get(self.console, self._endless, table).minimum <= self.console.width:
             self.rich(table)
         else:
@@ -141,6 +144,8 @@ class Printer:
 
     def pairs(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Names with their values, one below the other."""
+        if self.as_json:
+            return
         from rich.table import Table
 
         table = Table.grid(padding=(0, 2))
@@ -152,16 +157,11 @@ class Printer:
 
     def line(self, text: str) -> None:
         """A line of data."""
-        self._write(visible(self._masked(text)))
+        self._text(visible(self._masked(text)))
 
     def lines(self, text: str) -> None:
         """Data of several lines, such as a traceback."""
-        self._write(visible(self._masked(text), lines=True))
-
-    def raw(self, text: str) -> None:
-        """Data in a form of its own, whose secrets are masked, and whose control characters are
-        escaped, already."""
-        self._write(text)
+        self._text(visible(self._masked(text), lines=True))
 
     def rich(self, *renderables: Any) -> None:
         """What rich renders.  Its texts must have gone through the redactor, and be visible."""
@@ -169,7 +169,28 @@ class Printer:
             with self.console.capture() as capture:
                 self.console.print(one)
             lines = capture.get().split("\n")
-            self._write("\n".join(line.rstrip(" ") for line in lines).rstrip("\n"))
+            self._text("\n".join(line.rstrip(" ") for line in lines).rstrip("\n"))
+
+    # -- in a form of its own ----------------------------------------------------------------------
+
+    def save(self, data: bytes, path: str | None, *, private: bool = False) -> None:
+        """Write data into a file, for its owner only if it is `private`; without a path, on the
+        standard output.  Its secrets are masked, and its control characters escaped, already.
+
+        :raises Failed: it cannot be written.
+        """
+        if path is None:
+            write(data)
+            return
+        mode = 0o600 if private else 0o666  # less what the umask takes away
+        try:
+            with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                if private:
+                    os.fchmod(file.fileno(), mode)  # it may have been there
+                file.write(data)
+        except OSError as error:
+            raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
+        self.note(f"written: {path}")
 
     # -- remarks, on the standard error ------------------------------------------------------------
 
@@ -177,6 +198,11 @@ class Printer:
         """A remark, unless nobody wants any."""
         if not self._quiet:
             say(self._masked(text))
+
+    def hint(self, text: str) -> None:
+        """A remark for who reads the answer as text."""
+        if not self.as_json:
+            self.note(text)
 
     # -- where it goes -----------------------------------------------------------------------------
 
@@ -235,11 +261,9 @@ class Printer:
             return "-"
         return cell if _renders(cell) else visible(self._masked(str(cell)))
 
-    def _masked(self, text: str) -> str:
-        return text if self._redactor is None else self._redactor.text(text)
-
-    def _json(self, content: Any, indent: int | None = None) -> str:
-        return escaped_json(json.dumps(self._plain(content), ensure_ascii=False, indent=indent))
+    def _json(self, schema: str, content: Mapping[str, Any], indent: int | None = None) -> str:
+        whole = self._plain({**_SCHEMA, **content, "schema": f"wbengine/{schema}"})
+        return escaped_json(json.dumps(whole, ensure_ascii=False, indent=indent))
 
     def _plain(self, content: Any) -> Any:
         """What JSON has a form for, masked: numbers that are none, and all else, as texts."""
@@ -253,8 +277,9 @@ class Printer:
             return [self._plain(each) for each in content]
         return self._masked(str(content))
 
-    def _write(self, text: str) -> None:
-        write(f"{text}\n")
+    def _text(self, text: str) -> None:
+        if not self.as_json:
+            write(f"{text}\n")
 
 
 def _renders(cell: Any) -> bool:

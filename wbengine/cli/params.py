@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,8 @@ else:  # older releases take no argument there
     Kind = click.ParamType
 
 __all__ = [
-    "DURATION", "INPUTS", "MOMENT", "NEW_FILE", "TAG", "WAIT", "Kind", "duration", "new_file",
-    "tags_of",
+    "ADDRESS", "DURATION", "INPUTS", "JSON", "MOMENT", "NEW_FILE", "TAG", "WAIT", "Parsed",
+    "duration", "tags_of",
 ]  # fmt: skip
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -39,46 +40,46 @@ def duration(text: str) -> float | None:
     return seconds if seconds <= _LONGEST else None
 
 
-class _Duration(Kind):
-    """Seconds, or a number with one of the units s m h d w."""
+class Parsed(Kind):
+    """What a function makes of a text, of which it says by a `ValueError` that it is none such.
 
-    name = "DURATION"
+    >>> Parsed("N", int).convert("3", None, None)
+    3
+    """
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = duration(str(value))
-        if found is None:
-            self.fail(f"{value!r} is no duration such as 30, 1.5h or 30d", param, ctx)
-        return found
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-
-class _Wait(_Duration):
-    """A duration above 0."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = super().convert(value, param, ctx)
-        if not found:
-            self.fail(f"{value!r} is no time at all", param, ctx)
-        return found
-
-
-class _Tag(Kind):
-    """A key and a value."""
-
-    name = "KEY=VALUE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
-        from wbengine.persistence import listing
-
-        if isinstance(value, tuple):
-            return value
-        key, found, told = str(value).partition("=")
-        if not found:
-            self.fail(f"{value!r} is no tag such as team=billing", param, ctx)
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            listing.check_tags({key: told})
+            return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        return key, told
+
+
+def _duration(text: str) -> float:
+    found = duration(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration such as 30, 1.5h or 30d")
+    return found
+
+
+def _wait(text: str) -> float:
+    found = _duration(text)
+    if not found:
+        raise ValueError(f"{text!r} is no time at all")
+    return found
+
+
+def _tag(text: str) -> tuple[str, str]:
+    from wbengine.persistence import listing
+
+    key, found, told = text.partition("=")
+    if not found:
+        raise ValueError(f"{text!r} is no tag such as team=billing")
+    listing.check_tags({key: told})
+    return key, told
 
 
 def tags_of(context: click.Context, option: click.Parameter, told: Any) -> dict[str, str]:
@@ -91,68 +92,44 @@ def tags_of(context: click.Context, option: click.Parameter, told: Any) -> dict[
     return found
 
 
-class _Moment(Kind):
-    """Unix seconds of a date and time, or of so long ago."""
-
-    name = "WHEN"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        if (ago := duration(value)) is not None:
-            return time.time() - ago
-        try:
-            told = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a time such as 2026-11-21T08:00 (UTC) nor a duration such"
-                " as 2h (ago)",
-                param,
-                ctx,
-            )
-        return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+def _moment(text: str) -> float:
+    if (ago := duration(text)) is not None:
+        return time.time() - ago
+    try:
+        told = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a time such as 2026-11-21T08:00 (UTC) nor a duration such as 2h"
+            " (ago)"
+        ) from None
+    return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
 
 
-class _Address(Kind):
-    """Where to listen."""
+def _address(text: str) -> Any:
+    from wbengine.telemetry import serving
 
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from wbengine.telemetry import serving
-
-        if not isinstance(value, str):
-            return value
-        try:
-            return serving.address(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    return serving.address(text)
 
 
-class _Inputs(Kind):
-    """A JSON object, or `@file` that holds one ('@-': the standard input)."""
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON: {error}") from error
 
-    name = "JSON"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        text = self._text(value[1:], param, ctx) if value.startswith("@") else value
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            self.fail(f"it is no JSON: {error}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f"it must be a JSON object, not {type(found).__name__}", param, ctx)
-        return found
+def _inputs(text: str) -> dict[str, Any]:
+    found = _json(_file(text[1:]) if text.startswith("@") else text)
+    if not isinstance(found, dict):
+        raise ValueError(f"it must be a JSON object, not {type(found).__name__}")
+    return found
 
-    def _text(self, path: str, param: Any, ctx: Any) -> str:
-        try:
-            if path == "-":
-                return sys.stdin.read()
-            return Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            self.fail(f"{path!r} cannot be read: {errors.reason(error)}", param, ctx)
+
+def _file(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{path!r} cannot be read: {errors.reason(error)}") from error
 
 
 class _NewFile(click.Path):
@@ -169,25 +146,17 @@ class _NewFile(click.Path):
         return path
 
 
-def new_file(path: str, data: bytes, *, private: bool = False) -> None:
-    """Write what an option of the kind `NEW_FILE` named; if it is `private`, for its owner only.
-
-    :raises Failed: it cannot be written.
-    """
-    try:
-        mode = 0o600 if private else 0o666  # less what the umask takes away
-        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if private:
-                os.fchmod(file.fileno(), mode)  # it may have been there
-            file.write(data)
-    except OSError as error:
-        raise errors.Failed(f"{path} cannot be written: {errors.reason(error)}") from error
-
-
-ADDRESS: Final = _Address()
-DURATION: Final = _Duration()
+#: Where to listen.
+ADDRESS: Final = Parsed("HOST:PORT", _address)
+#: Seconds, or a number with one of the units s m h d w.
+DURATION: Final = Parsed("DURATION", _duration)
+#: A duration above 0.
+WAIT: Final = Parsed("DURATION", _wait)
+#: Unix seconds of a date and time, or of so long ago.
+MOMENT: Final = Parsed("WHEN", _moment)
+JSON: Final = Parsed("JSON", _json)
+#: A JSON object, or `@file` that holds one ('@-': the standard input).
+INPUTS: Final = Parsed("JSON", _inputs)
+#: A key and a value.
+TAG: Final = Parsed("KEY=VALUE", _tag)
 NEW_FILE: Final = _NewFile()
-WAIT: Final = _Wait()
-MOMENT: Final = _Moment()
-INPUTS: Final = _Inputs()
-TAG: Final = _Tag()

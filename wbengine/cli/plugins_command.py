@@ -10,19 +10,15 @@ import click
 from wbengine import _plugins
 from wbengine.cli import base, errors
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
-__all__ = ["command", "ls"]
+__all__ = ["command"]
 
-command = Group(
-    "plugins",
-    lazy={"ls": Lazy("wbengine.cli.plugins_command:ls", "List them.")},
-    help="Show what other packages bring along.",
-)
+command = base.Group("plugins", help="Show what other packages bring along.")
 
 
-@base.command(
+@command.command(
     "ls",
+    short_help="List them.",
     help="""List the engines, stores and commands that installed packages bring along.
 
     With --check each of them is loaded; exits with 1 if one cannot be.
@@ -35,14 +31,9 @@ command = Group(
 def ls(context: contexts.Context, check: bool) -> int:
     found = [_look(group, point, check) for group in _plugins.GROUPS for point in _points(group)]
     printer = context.printer
-    if printer.as_json:
-        printer.document("plugins-ls/1", {"plugins": found})
-    else:
-        rows = [
-            (each["group"], each["name"], each["object"], each["package"], each["error"])
-            for each in found
-        ]
-        printer.table(("GROUP", "NAME", "OBJECT", "PACKAGE", "ERROR"), rows)
+    printer.document("plugins-ls/1", {"plugins": found})
+    rows = [tuple(each.values()) for each in found]
+    printer.table(("GROUP", "NAME", "OBJECT", "PACKAGE", "ERROR"), rows)
     return errors.UNHEALTHY if any(each["error"] for each in found) else errors.OK
 
 

@@ -6,32 +6,24 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wbengine.cli import asking, base, errors, fleets, output
+from wbengine.cli import asking, base, errors, fleets, options, output
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wbengine.views.queues import DeadLetterView, QueueView
+    from wbengine.views.queues import DeadLetterView
 
-__all__ = ["command", "ls", "purge"]
+__all__ = ["command"]
 
 _STATES: Final = ("open", "claimed", "done")
 
-command = Group(
-    "queues",
-    lazy={
-        "ls": Lazy(f"{__name__}:ls", "List queues, or the requests that the ledger knows."),
-        "purge": Lazy(f"{__name__}:purge", "Remove what waits in queues."),
-        "retry": Lazy(f"{__name__}:retry", "Send requests again that were put aside."),
-    },
-    help="Look at queues, and empty them.",
-)
+command = base.Group("queues", help="Look at queues, and empty them.")
 
 
-@base.command(
+@command.command(
     "ls",
+    short_help="List queues, or the requests that the ledger knows.",
     help="""List the queues of the exchange; with --requests the requests that the ledger knows,
     with --dead those that were put aside because all workers that they were sent to were lost.
 
@@ -81,17 +73,15 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
     from wbengine.views import queues
 
     settings, printer = context.settings, context.printer
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         found = queues.look(fleet, names, wait=fleets.wait(settings))
         complete = queues.tells_all(fleet)
-    if printer.as_json:
-        content = {
-            "exchange": settings.exchange,
-            "complete": complete,
-            "queues": [one.to_dict() for one in found],
-        }
-        printer.document("queues-ls/1", content)
-        return
+    content = {
+        "exchange": settings.exchange,
+        "complete": complete,
+        "queues": [one.to_dict() for one in found],
+    }
+    printer.document("queues-ls/1", content)
     rows = [(one.name, one.kind, one.messages, one.consumers, one.topic) for one in found]
     printer.table(
         ("NAME", "OF", "MESSAGES", "CONSUMERS", "TOPIC"),
@@ -100,7 +90,7 @@ def _list_queues(context: contexts.Context, names: tuple[str, ...]) -> None:
         empty=f"no queues on exchange {settings.exchange!r} of {fleet.target.shown}",
     )
     if not complete and not names:
-        printer.note("queues of workers that do not answer are not shown: name them")
+        printer.hint("queues of workers that do not answer are not shown: name them")
 
 
 def _list_rows(context: contexts.Context, state: str | None, limit: int, after: str | None) -> None:
@@ -108,20 +98,17 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
 
     settings, printer = context.settings, context.printer
     target = fleets.made(settings).target
-    try:
-        with ledgers.opened(settings.ledger, target) as ledger:
-            if ledger is None:
-                raise errors.Failed(
-                    f"{target.shown} has no ledger of its own: name one with --ledger",
-                    errors.USAGE,
-                )
-            page = ledgers.rows(ledger, limit, after, state)
-    except (ValueError, ImportError) as error:
-        raise settings.failed("ledger", errors.line_of(error)) from error
-    if printer.as_json:
-        content = {"rows": [row.to_dict() for row in page.rows], "after": page.after}
-        printer.document("queues-rows/1", content)
-        return
+    with (
+        settings.failing("ledger", ValueError, ImportError),
+        ledgers.opened(settings.ledger, target) as ledger,
+    ):
+        if ledger is None:
+            raise errors.Failed(
+                f"{target.shown} has no ledger of its own: name one with --ledger", errors.USAGE
+            )
+        page = ledgers.rows(ledger, limit, after, state)
+    content = {"rows": [row.to_dict() for row in page.rows], "after": page.after}
+    printer.document("queues-rows/1", content)
     rows = [
         (row.id, row.epoch, row.state, formatting.seconds(row.age), row.holder) for row in page.rows
     ]
@@ -132,7 +119,7 @@ def _list_rows(context: contexts.Context, state: str | None, limit: int, after: 
         empty="no requests are under way",
     )
     if page.after is not None:
-        printer.note(f"there are more: --after {page.after!r}")
+        printer.hint(f"there are more: --after {page.after!r}")
 
 
 def _list_dead(context: contexts.Context, limit: int) -> None:
@@ -140,8 +127,8 @@ def _list_dead(context: contexts.Context, limit: int) -> None:
 
     found = queues.dead(fleets.made(context.settings))
     _tell_dead(context, found[:limit], "queues-dead/1", {"more": len(found) > limit})
-    if len(found) > limit and not context.printer.as_json:
-        context.printer.note(f"there are more: --limit {min(len(found), 1000)}")
+    if len(found) > limit:
+        context.printer.hint(f"there are more: --limit {min(len(found), 1000)}")
 
 
 def _tell_dead(
@@ -153,9 +140,7 @@ def _tell_dead(
     from wbengine.views import formatting
 
     printer = context.printer
-    if printer.as_json:
-        printer.document(document, {**more, "requests": [one.to_dict() for one in found]})
-        return
+    printer.document(document, {**more, "requests": [one.to_dict() for one in found]})
     printer.table(
         ("REQUEST", "TASK", "ACTION", "QUEUE", "FOR", "WHY"),
         [
@@ -166,8 +151,9 @@ def _tell_dead(
     )
 
 
-@base.command(
+@command.command(
     "retry",
+    short_help="Send requests again that were put aside.",
     help="""Send requests again that were put aside (queues ls --dead), once what killed or froze
     their workers is mended, to workers that run their tasks now. One that cannot be sent is kept.
 
@@ -180,8 +166,8 @@ def _tell_dead(
 )
 @click.argument("ids", metavar="[REQUEST]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that were put aside.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be sent.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.dry_run("what would be sent")
+@options.YES
 def retry(
     context: contexts.Context, ids: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
@@ -191,16 +177,16 @@ def retry(
         raise click.UsageError("name requests, or say --all")
     settings, printer = context.settings, context.printer
     failed: dict[str, Exception] = {}
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         found = queues.named(queues.dead(fleet), ids)
         if found and not dry_run:
             asking.confirm(context, f"send {len(found)} requests again", yes)
-            try:
-                with ledgers.opened(settings.ledger, fleet.target) as ledger:
-                    wanted = [one.id for one in found]
-                    failed = queues.retry(fleet, ledger, wanted, wait=fleets.wait(settings))
-            except (ValueError, ImportError) as error:
-                raise settings.failed("ledger", errors.line_of(error)) from error
+            with (
+                settings.failing("ledger", ValueError, ImportError),
+                ledgers.opened(settings.ledger, fleet.target) as ledger,
+            ):
+                wanted = [one.id for one in found]
+                failed = queues.retry(fleet, ledger, wanted, wait=fleets.wait(settings))
     sent = [one for one in found if one.id not in failed]
     lines = {id: errors.line_of(error) for id, error in failed.items()}
     if sent or not failed or printer.as_json:
@@ -222,8 +208,9 @@ def _not_sent(
     return errors.Failed(f"{len(lines)} of {count} requests were not sent again", code)
 
 
-@base.command(
+@command.command(
     "purge",
+    short_help="Remove what waits in queues.",
     help="""Remove the requests that wait in queues.
 
     Nothing is lost: engines that wait for a request send it again as soon as there is a worker that
@@ -236,8 +223,8 @@ def _not_sent(
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All queues of requests that are known.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.dry_run("what would be removed")
+@options.YES
 def purge(
     context: contexts.Context, names: tuple[str, ...], everything: bool, dry_run: bool, yes: bool
 ) -> None:
@@ -246,7 +233,7 @@ def purge(
     if bool(names) == everything:
         raise click.UsageError("name queues, or say --all")
     settings = context.settings
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         found = queues.look(fleet, names, wait=fleets.wait(settings))
         if everything:
             found = [one for one in found if one.kind == queues.REQUESTS]
@@ -255,21 +242,8 @@ def purge(
             total = sum(gone.values())
             asking.confirm(context, f"remove {total} messages in {len(found)} queues", yes)
             gone = queues.purge(fleet, found)
-    _tell_purged(context, found, gone, dry_run)
-
-
-def _tell_purged(
-    context: contexts.Context, found: list[QueueView], gone: dict[str, int], dry_run: bool
-) -> None:
-    printer = context.printer
-    if printer.as_json:
-        purged = [{"name": one.name, "messages": gone.get(one.name, 0)} for one in found]
-        printer.document("queues-purge/1", {"dry_run": dry_run, "queues": purged})
-        return
-    words = "would be removed" if dry_run else "removed"
-    printer.table(
-        ("NAME", words.upper()),
-        [(one.name, gone.get(one.name, 0)) for one in found],
-        right=(words.upper(),),
-        empty="there is no such queue",
-    )
+    purged = [{"name": one.name, "messages": gone.get(one.name, 0)} for one in found]
+    context.printer.document("queues-purge/1", {"dry_run": dry_run, "queues": purged})
+    count = "WOULD BE REMOVED" if dry_run else "REMOVED"
+    rows = [tuple(each.values()) for each in purged]
+    context.printer.table(("NAME", count), rows, right=(count,), empty="there is no such queue")

@@ -1,4 +1,6 @@
-"""Runs an engine for a command: shows it, lets it be interrupted, and tells what came of it."""
+"""Makes flows and runs engines for a command: shows them, lets them be interrupted, and tells what
+came of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from wbengine import _streams, exceptions, states
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
     from wbengine.views.redaction import Redactor
 
-__all__ = ["Running", "engine_options", "named"]
+__all__ = ["Running", "engine_options", "making", "named"]
 
 #: What ends a run, and is no failure of the flow.
 _NOT_OF_THE_FLOW: Final = (
@@ -31,41 +35,49 @@ _NOT_OF_THE_FLOW: Final = (
 )
 
 
-class Running:
-    """One run of one engine.
+@contextlib.contextmanager
+def making(factory: str) -> Iterator[None]:
+    """A flow is made by its factory: what that prints goes aside.
 
-    :param schema: of the document that tells the result: 'flow-run/1'.
-    :param progress: show how far it is; None: if somebody looks.
-    :param report: a file that gets the report of the run.
-    :param deadline: seconds after which it is reverted.
-    :param wanted: the state that is a success of the command.
+    :raises Failed: what the factory is, or makes, is wrong.
     """
+    try:
+        with _streams.aside():
+            yield
+    except (errors.Failed, exceptions.JobFailure, *_NOT_OF_THE_FLOW):
+        raise
+    except (exceptions.WbengineException, ValueError, ImportError) as error:
+        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
+    except (Exception, SystemExit) as error:
+        ends = "it ends the process " if isinstance(error, SystemExit) else ""
+        raise errors.Failed(f"{factory}: {ends}{errors.line_of(error)}", errors.USAGE) from error
 
-    def __init__(
-        self,
-        context: Context,
-        backend: persistence.Backend,
-        engine: Engine,
-        *,
-        schema: str,
-        progress: bool | None = None,
-        report: str | None = None,
-        deadline: float | None = None,
-        wanted: str = states.SUCCESS,
-    ) -> None:
-        self._context = context
-        self._backend = backend
-        self._engine = engine
-        self._schema = schema
-        self._progress = progress
-        self._report = report
-        self._deadline = deadline
-        self._wanted = wanted
-        self._signals = signals.StopSignals(self._suspend, self._give_up)
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """One run of one engine."""
+
+    context: Context
+    backend: persistence.Backend
+    engine: Engine
+    #: Of the document that tells the result: 'flow-run/1'.
+    schema: str
+    #: Show how far it is; None: if somebody looks.
+    progress: bool | None = None
+    #: A file that gets the report of the run.
+    report: str | None = None
+    #: Seconds after which it is reverted.
+    deadline: float | None = None
+    #: The state that is a success of the command.
+    wanted: str = states.SUCCESS
+
+    @cached_property
+    def _signals(self) -> signals.StopSignals:
+        return signals.StopSignals(self._suspend, self._give_up)
 
     @property
     def uuid(self) -> str:
-        return str(self._engine.storage.flow_uuid)
+        return str(self.engine.storage.flow_uuid)
 
     def perform(self) -> int:
         """Run it to its end; returns the exit code.
@@ -76,7 +88,7 @@ class Running:
         failure: BaseException | None = None
         with self._signals.installed(), _streams.aside(), self._shown(), self._traced():
             try:
-                self._engine.run(deadline=self._deadline)
+                self.engine.run(deadline=self.deadline)
             except _NOT_OF_THE_FLOW:
                 raise
             except SystemExit:
@@ -87,12 +99,12 @@ class Running:
                     raise
                 failure = error
         self._tell(time.monotonic() - began, failure)
-        if self._report is not None:
+        if self.report is not None:
             self._write_report()
         return self._ended()
 
     def _suspend(self) -> None:
-        self._engine.suspend()
+        self.engine.suspend()
         output.say_behind_ctrl_c("suspending: what runs is finished; once more to give it up")
 
     def _give_up(self) -> None:
@@ -103,11 +115,11 @@ class Running:
     @property
     def state(self) -> str:
         """The flow's, now."""
-        return str(self._engine.storage.get_flow_state())
+        return str(self.engine.storage.get_flow_state())
 
     def _ended(self) -> int:
-        state, printer = self.state, self._context.printer
-        if state == self._wanted:
+        state, printer = self.state, self.context.printer
+        if state == self.wanted:
             return errors.OK
         if state == states.SUSPENDED:
             printer.note(f"suspended; to go on: wbengine flow resume {self.uuid}")
@@ -119,29 +131,29 @@ class Running:
     def _traced(self) -> Iterator[None]:
         from wbengine.telemetry import programs
 
-        with programs.traced(self._engine):
+        with programs.traced(self.engine):
             yield
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        quiet = self._context.settings.quiet
-        if self._progress is False or (self._progress is None and (quiet or not _seen())):
+        quiet = self.context.settings.quiet
+        if self.progress is False or (self.progress is None and (quiet or not _seen())):
             yield
             return
         from wbengine.listeners import progress
 
         mask = self._redactor().text
-        with progress.ProgressListener(self._engine, self._context.printer.stderr, mask=mask):
+        with progress.ProgressListener(self.engine, self.context.printer.stderr, mask=mask):
             yield
 
     def _redactor(self) -> Redactor:
         """It knows the secrets that the flow has by now."""
-        return self._context.redactor.with_secrets_of_flow(self._engine.storage.flow_detail)
+        return self.context.redactor.with_secrets_of_flow(self.engine.storage.flow_detail)
 
     def _tell(self, seconds: float, failure: BaseException | None) -> None:
         from wbengine.cli import results
 
-        storage, redactor = self._engine.storage, self._redactor()
+        storage, redactor = self.engine.storage, self._redactor()
         found = storage.fetch_all() if self.state == states.SUCCESS else {}
         failures = [
             {"atom": name, "type": next(iter(failed), ""), "message": failed.exception_str}
@@ -154,11 +166,11 @@ class Running:
             "name": storage.flow_name,
             "state": self.state,
             "duration": round(seconds, 3),
-            "results": results.shown(found, redactor),
-            "failures": results.shown(failures, redactor),
+            "results": results.shown(found, redactor.text, repr),
+            "failures": results.shown(failures, redactor.text, repr),
         }
         try:
-            self._context.printer.document(self._schema, content)
+            self.context.printer.document(self.schema, content, always=True)
         except BrokenPipeError:  # who ran it is told by the exit code
             _streams.forget_output()
         except errors.Failed as error:
@@ -169,11 +181,11 @@ class Running:
         from wbengine import report
         from wbengine.views import flow as flows
 
-        assert self._report is not None
-        with contextlib.closing(self._backend.get_connection()) as connection:
-            view = flows.read(connection, self.uuid, redactor=self._context.redactor)
-        report.write(self._report, view)
-        self._context.printer.note(f"report: {self._report}")
+        assert self.report is not None
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            view = flows.read(connection, self.uuid, redactor=self.context.redactor)
+        report.write(self.report, view)
+        self.context.printer.note(f"report: {self.report}")
 
 
 @contextlib.contextmanager
@@ -219,10 +231,8 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
     from wbengine.engines import loading
 
     settings = context.settings
-    try:
+    with errors.failing(errors.USAGE, exceptions.NotFound, where="--engine"):
         found = _plugins.find(loading.ENGINES_NAMESPACE, engine.partition(":")[0])
-    except exceptions.NotFound as error:
-        raise errors.Failed(f"--engine: {error}", errors.USAGE) from error
     known = found.known_options() if hasattr(found, "known_options") else ()
     told = {
         "url": settings.url,

@@ -4,59 +4,40 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import _streams, exceptions
-from wbengine.cli import base, completions, errors, params, stores
+from wbengine import exceptions
+from wbengine.cli import base, completions, errors, options, params, running, stores
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
 if TYPE_CHECKING:
     from wbengine.schedules import Schedules
 
-__all__ = ["add", "command", "declared", "ls", "pause", "resume", "rm", "run"]
+__all__ = ["command", "declared"]
 
-
-def _here(name: str, text: str) -> Lazy:
-    return Lazy(f"wbengine.cli.schedule_command:{name}", text)
-
-
-_COMMANDS: Final = {
-    "add": _here("add", "Keep a schedule."),
-    "ls": _here("ls", "List schedules."),
-    "pause": _here("pause", "Fire no more ticks."),
-    "resume": _here("resume", "Go on with the next tick."),
-    "run": _here("run", "Have a schedule fired once, now."),
-    "rm": _here("rm", "Forget a schedule."),
-}
-
-command = Group(
-    "schedule", lazy=_COMMANDS, help="Flows that `wbengine serve` submits at given times."
-)
+command = base.Group("schedule", help="Flows that `wbengine serve` submits at given times.")
 
 _named = click.argument("name", metavar="NAME", shell_complete=completions.schedules)
 
 
 @contextlib.contextmanager
-def _kept(context: contexts.Context, **options: bool) -> Iterator[Schedules]:
+def _kept(context: contexts.Context, **how: bool) -> Iterator[Schedules]:
     """The schedules of the store.
 
     :raises Failed: it keeps none.
     """
     from wbengine.schedules import Schedules
 
-    if stores.is_of_this_process(context.settings):
-        raise errors.Failed(
-            f"the store {context.settings.store} ends with this process", errors.USAGE
-        )
-    with context.backend(**options) as backend:
+    stores.check_outlives(context.settings)
+    with context.backend(**how) as backend:
         yield Schedules(backend)
 
 
-@base.command(
+@command.command(
     "add",
+    short_help="Keep a schedule.",
     help="""Keep a schedule, for `wbengine serve` to submit its flow at given times.
 
     FACTORY is a function that makes the flow, or the flow itself; its input `scheduled_at` is the
@@ -68,7 +49,7 @@ def _kept(context: contexts.Context, **options: bool) -> Iterator[Schedules]:
     """,
 )
 @click.argument("name", metavar="NAME")
-@click.argument("factory", metavar="MODULE:FACTORY")
+@options.FACTORY
 @click.option("--cron", metavar="FIELDS",
     help="Minute, hour, day, month and day of the week: '30 2 * * MON-FRI'.")  # fmt: skip
 @click.option("--every", type=params.WAIT, metavar="DURATION",
@@ -85,13 +66,9 @@ def _kept(context: contexts.Context, **options: bool) -> Iterator[Schedules]:
     default="skip",
     help="While the flow before runs: skip the tick (default), wait, cancel that flow, or fire.",
 )
-@click.option("--inputs", type=params.INPUTS, default="{}", metavar="JSON|@FILE",
-    help="Values that are there from the start.")  # fmt: skip
-@click.option("--tag", "tags", type=params.TAG, multiple=True, metavar="KEY=VALUE",
-    callback=params.tags_of,
-    help="To find its flows by, besides schedule=NAME (repeatable).")  # fmt: skip
-@click.option("--priority", default="NORMAL", metavar="PRIORITY",
-    help="VERY_HIGH, HIGH, NORMAL (default), LOW or VERY_LOW.")  # fmt: skip
+@options.INPUTS
+@options.tags("To find its flows by, besides schedule=NAME (repeatable).")
+@options.PRIORITY
 @click.option("--replace", is_flag=True, help="Where there is one of this name, change that.")
 def add(
     context: contexts.Context,
@@ -99,35 +76,27 @@ def add(
     factory: str,
     every: float | None,
     replace: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     from wbengine.schedules import Schedule
 
     try:
-        schedule = Schedule(name=name, factory=factory, every=_whole(every), **options)
+        schedule = Schedule(name=name, factory=factory, every=_whole(every), **given)
     except ValueError as error:
         raise click.UsageError(errors.line_of(error)) from error
-    with _kept(context, upgrade=True, missing_ok=True) as kept:
+    with _kept(context, upgrade=True, missing_ok=True) as kept, running.making(factory):
         try:
-            with _streams.aside():
-                entry = kept.add(schedule, replace=replace)
-        except exceptions.StorageFailure:
-            raise
+            entry = kept.add(schedule, replace=replace)
         except exceptions.Duplicate as error:
             line = f"{errors.line_of(error)}: --replace changes it"
             raise errors.Failed(line, errors.USAGE) from error
-        except (Exception, SystemExit) as error:
-            ends = "it ends the process " if isinstance(error, SystemExit) else ""
-            line = f"{factory}: {ends}{errors.line_of(error)}"
-            raise errors.Failed(line, errors.USAGE) from error
-    if context.printer.as_json:
-        context.printer.document("schedule-add/1", entry.to_dict())
-    else:
-        context.printer.note(f"{name} fires next at {_moment(entry.fires_at)}")
+    context.printer.document("schedule-add/1", entry.to_dict())
+    context.printer.hint(f"{name} fires next at {_moment(entry.fires_at)}")
 
 
-@base.command(
+@command.command(
     "ls",
+    short_help="List schedules.",
     help="""List schedules, by name: when each fires next, and what it fired last.
 
     \b
@@ -138,9 +107,7 @@ def ls(context: contexts.Context) -> None:
     with _kept(context) as kept:
         entries = kept.all()
     printer = context.printer
-    if printer.as_json:
-        printer.document("schedule-ls/1", {"schedules": [entry.to_dict() for entry in entries]})
-        return
+    printer.document("schedule-ls/1", {"schedules": [entry.to_dict() for entry in entries]})
     rows = [
         (
             entry.name,
@@ -157,8 +124,9 @@ def ls(context: contexts.Context) -> None:
     printer.table(columns, rows, empty="There are no schedules.")
 
 
-@base.command(
+@command.command(
     "pause",
+    short_help="Fire no more ticks.",
     help="""Fire no more ticks of a schedule, until it is resumed; those that come meanwhile are
     not caught up.  Flows that were fired go on.
 
@@ -173,8 +141,9 @@ def pause(context: contexts.Context, name: str) -> None:
     context.printer.note(f"{name} is paused")
 
 
-@base.command(
+@command.command(
     "resume",
+    short_help="Go on with the next tick.",
     help="""Go on with the next tick of a schedule that was paused.
 
     \b
@@ -189,8 +158,9 @@ def resume(context: contexts.Context, name: str) -> None:
     context.printer.note(f"{name} fires next at {_moment(entry.fires_at)}")
 
 
-@base.command(
+@command.command(
     "run",
+    short_help="Have a schedule fired once, now.",
     help="""Have a schedule fired once, now, by a `wbengine serve`, and print the uuid of the flow.
     Its ticks stay as they are, and it may be paused.
 
@@ -202,14 +172,13 @@ def resume(context: contexts.Context, name: str) -> None:
 def run(context: contexts.Context, name: str) -> None:
     with _kept(context) as kept:
         uuid = kept.run(name)
-    if context.printer.as_json:
-        context.printer.document("schedule-run/1", {"name": name, "uuid": uuid})
-    else:
-        context.printer.line(uuid)
+    context.printer.document("schedule-run/1", {"name": name, "uuid": uuid})
+    context.printer.line(uuid)
 
 
-@base.command(
+@command.command(
     "rm",
+    short_help="Forget a schedule.",
     help="""Forget a schedule; flows that it fired stay.
 
     \b
@@ -233,7 +202,7 @@ def declared(context: contexts.Context) -> list[Any]:
     found = []
     for name, table in context.settings.schedules.items():
         told = dict(table)
-        try:
+        with context.settings.failing("schedules", ValueError, TypeError):
             for option in ("every", "jitter"):
                 if isinstance(told.get(option), str):
                     seconds = params.duration(told[option])
@@ -242,8 +211,6 @@ def declared(context: contexts.Context) -> list[Any]:
                         raise ValueError(words)
                     told[option] = _whole(seconds)
             found.append(Schedule.from_dict(name, told))
-        except (ValueError, TypeError) as error:
-            raise context.settings.failed("schedules", errors.line_of(error)) from error
     return found
 
 

@@ -12,10 +12,9 @@ import click
 from wbengine import exceptions
 from wbengine.cli import (
     base,
-    completions,
     errors,
     exposed,
-    params,
+    options,
     running,
     schedule_command,
     signals,
@@ -33,15 +32,9 @@ __all__ = ["command"]
 LOG: Final = logging.getLogger(__name__)
 
 
-class _Serve(base.Command):
-    """It has the log of a worker."""
-
-    log_level = "info"
-
-
-@click.command(
+@base.command(
     "serve",
-    cls=_Serve,
+    log_level="info",
     help="""Run the flows that are submitted (`wbengine flow submit`, `engines.submit`), resume
     those whose engine died, and fire schedules (`wbengine schedule`), until told to stop.
 
@@ -58,12 +51,9 @@ class _Serve(base.Command):
 )
 @click.option("--max-simultaneous", type=click.IntRange(1, 1000), metavar="N",
     help="Run so many flows at a time (one more than there are processors).")  # fmt: skip
-@click.option("--engine", default="serial", metavar="KIND", shell_complete=completions.engines,
-    help="serial (default), parallel, workers, or a URI with options.")  # fmt: skip
-@click.option("--health-addr", type=params.ADDRESS, metavar="HOST:PORT",
-    help="Serve /livez and /readyz there (port 0: any that is free).")  # fmt: skip
-@exposed.STRICT
-@base.pass_context
+@options.ENGINE
+@options.HEALTH
+@options.STRICT
 def command(
     context: contexts.Context,
     max_simultaneous: int | None,
@@ -75,26 +65,20 @@ def command(
 
     if strict:
         exposed.refuse(context)
-    if stores.is_of_this_process(context.settings):
-        raise errors.Failed(
-            f"the store {context.settings.store} ends with this process: nobody else could submit",
-            errors.USAGE,
-        )
-    options = running.engine_options(context, engine)
+    stores.check_outlives(context.settings, ": nobody else could submit")
+    known = running.engine_options(context, engine)
     declared = schedule_command.declared(context)
     with context.backend(upgrade=True, missing_ok=True, patient=True) as backend:
         board = _board(context, backend)
-        try:
+        with errors.failing(errors.USAGE, ValueError):
             made = service.ConductorService(
                 backend,
                 engine=engine,
-                engine_options=options,
+                engine_options=known,
                 max_simultaneous=max_simultaneous,
                 board=board,
                 schedules=declared,
             )
-        except ValueError as error:
-            raise errors.Failed(errors.line_of(error), errors.USAGE) from error
 
         def stop() -> None:
             context.printer.note("ending after what runs; once more: at once")
@@ -115,14 +99,12 @@ def _board(context: contexts.Context, backend: persistence.Backend) -> stored.St
     url = context.settings.board
     if url is None:
         return None
-    try:
+    with context.settings.failing("board", exceptions.NotFound, ValueError, ImportError):
         made = backends.fetch("served", url, persistence=backend)
-    except (exceptions.NotFound, ValueError, ImportError) as error:
-        raise context.settings.failed("board", errors.line_of(error)) from error
-    if not isinstance(made, stored.StoredJobBoard):
-        raise context.settings.failed(
-            "board", "that is no Redis, ZooKeeper or etcd: jobs in a database are in --persistence"
-        )
+        if not isinstance(made, stored.StoredJobBoard):
+            raise ValueError(
+                "that is no Redis, ZooKeeper or etcd: jobs in a database are in --persistence"
+            )
     return made
 
 

@@ -13,6 +13,11 @@ def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "description": description}
 
 
+def _texts(description: str) -> dict[str, Any]:
+    items = {"type": "string", "minLength": 1}
+    return {"type": "array", "items": items, "default": [], "description": description}
+
+
 def _flag(description: str) -> dict[str, Any]:
     return {"type": "boolean", "default": False, "description": description}
 
@@ -60,22 +65,20 @@ SCHEMA: Final[dict[str, Any]] = {
             "default": "default",
         },
         "transport": _text("kombu transport, such as filesystem or memory"),
-        "transport_options": {"type": "object", "description": "options of the transport"},
+        "transport_options": {
+            "type": "object",
+            "default": {},
+            "description": "options of the transport",
+        },
         "ledger": _text("the ledger of the workers; without one, that of the broker"),
         "keys": _text("the file of the keys that messages are signed with; 'none': they are not"),
         "persistence": _text("the store of flows; without one, a folder of this user"),
         "board": _text("the job board of submitted flows; without one, that in the store"),
-        "include": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1},
-            "description": "modules that are imported first",
-        },
-        "flows": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1},
-            "description": "modules, or functions as 'module:name', that may make the flows of"
-            " records; without any, all that is neither Python's own nor an installed package's",
-        },
+        "include": _texts("modules that are imported first"),
+        "flows": _texts(
+            "modules, or functions as 'module:name', that may make the flows of records; without"
+            " any, all that is neither Python's own nor an installed package's"
+        ),
         "timeout": {
             "type": "number",
             "exclusiveMinimum": 0,
@@ -90,6 +93,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "log_format": _choice("how lines of the log are written", "text", "text", "json"),
         "schedules": {
             "type": "object",
+            "default": {},
             "description": "schedules by name, which `wbengine serve` keeps when it begins",
             "additionalProperties": _SCHEDULE,
         },
@@ -98,13 +102,7 @@ SCHEMA: Final[dict[str, Any]] = {
 
 #: What holds where nobody says anything.
 DEFAULTS: Final[dict[str, Any]] = {
-    "transport_options": {},
-    "include": [],
-    "flows": [],
-    "schedules": {},
-    **{
-        name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found
-    },
+    name: found["default"] for name, found in SCHEMA["properties"].items() if "default" in found
 }
 
 #: What may hold a password: it may be in a file of its own, which NAME_FILE names.

@@ -31,24 +31,22 @@ _BLOCKED: Final = " (takes no messages now: it is short of memory or disk)"
 def command(context: contexts.Context, least: int | None) -> None:
     settings, printer = context.settings, context.printer
     min_workers = 1 if least is None else least
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         wait = fleets.wait(settings) if least is None else settings.timeout
         found = fleet.workers(least=min_workers, wait=wait)
         content = _summary(fleet, found)
-    if printer.as_json:
-        printer.document("status/1", content)
-    else:
-        printer.pairs(
-            [
-                ("broker", content["broker"] + (_BLOCKED if content["blocked"] else "")),
-                ("exchange", content["exchange"]),
-                ("workers", _counts(content["workers"], content["states"])),
-                ("slots", f"{content['running']} of {content['slots']} busy"),
-                ("topics", _counts(len(content["topics"]), content["topics"])),
-                ("versions", ", ".join(sorted(content["versions"])) or None),
-                ("requests waiting", content["waiting"]),
-            ]
-        )
+    printer.document("status/1", content)
+    printer.pairs(
+        [
+            ("broker", content["broker"] + (_BLOCKED if content["blocked"] else "")),
+            ("exchange", content["exchange"]),
+            ("workers", _counts(content["workers"], content["states"])),
+            ("slots", f"{content['running']} of {content['slots']} busy"),
+            ("topics", _counts(len(content["topics"]), content["topics"])),
+            ("versions", ", ".join(sorted(content["versions"])) or None),
+            ("requests waiting", content["waiting"]),
+        ]
+    )
     if not found and min_workers:
         raise fleets.nobody(settings, fleet)
     if len(found) < min_workers:

@@ -18,22 +18,20 @@ if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
 
 __all__ = [
-    "SILENCE",
     "answered",
+    "check_outlives",
     "fetched",
-    "is_database",
     "is_made",
     "is_of_this_process",
+    "layout",
     "not_made",
     "opened",
-    "say_silent",
-    "silent",
 ]
 
 _R = TypeVar("_R")
 
 #: Seconds after which whoever sits here is told what is waited for.
-SILENCE: Final = 2.0
+_SILENCE: Final = 2.0
 
 _DATABASES: Final = ("mysql", "mariadb", "postgresql", "postgres", "pgsql")
 
@@ -68,12 +66,19 @@ def opened(
 
 def _look(settings: Settings, backend: persistence.Backend) -> tuple[bool, bool]:
     """Whether there is a store, and whether it has the current layout."""
-    revision = getattr(backend, "revision", None)
-    if revision is None or is_of_this_process(settings):
+    revision, wanted = (None, None) if is_of_this_process(settings) else layout(backend)
+    if wanted is None:
         made = is_made(settings, backend)
         return made, made
-    found = revision()
-    return found is not None, found == getattr(backend, "head", None)
+    return revision is not None, revision == wanted
+
+
+def layout(backend: Any) -> tuple[str | None, str | None]:
+    """Which layout a store has, if it is made, and which one it should have, if layouts of its kind
+    have numbers.
+    """
+    wanted = getattr(backend, "head", None)
+    return (None, None) if wanted is None else (backend.revision(), wanted)
 
 
 def is_made(settings: Settings, backend: persistence.Backend) -> bool:
@@ -83,9 +88,9 @@ def is_made(settings: Settings, backend: persistence.Backend) -> bool:
     """
     if is_of_this_process(settings):
         return True
-    revision = getattr(backend, "revision", None)
-    if revision is not None:
-        return revision() is not None
+    revision, wanted = layout(backend)
+    if wanted is not None:
+        return revision is not None
     with contextlib.closing(backend.get_connection()) as connection:
         try:
             connection.validate()
@@ -108,10 +113,8 @@ def fetched(settings: Settings, *, patient: bool = True) -> persistence.Backend:
     from wbengine.persistence import backends
 
     options: dict[str, Any] = {"max_retries": 1} if not patient and is_database(settings) else {}
-    try:
+    with settings.failing("persistence", exceptions.NotFound, ValueError, ImportError, TypeError):
         return backends.fetch(settings.store, **options)
-    except (exceptions.NotFound, ValueError, ImportError, TypeError) as error:
-        raise settings.failed("persistence", errors.line_of(error)) from error
 
 
 def answered(settings: Settings, ask: Callable[[], _R]) -> _R:
@@ -131,34 +134,30 @@ def answered(settings: Settings, ask: Callable[[], _R]) -> _R:
     threading.Thread(target=call, name="wbengine-asking", daemon=True).start()
     until = time.monotonic() + settings.timeout
     try:
-        good, found = answers.get(timeout=min(SILENCE, settings.timeout))
+        good, found = answers.get(timeout=min(_SILENCE, settings.timeout))
     except queue.Empty:
-        if settings.timeout > SILENCE:
-            say_silent(settings)
+        # Others have no reason to be silent, but that this host is busy.
+        if settings.timeout > _SILENCE and is_database(settings) and not settings.quiet:
+            from wbengine.views import redaction
+
+            output.say(f"waiting for the store: {redaction.Redactor().text(settings.store)}")
         try:
             good, found = answers.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
-            raise silent(settings) from None
+            raise errors.Failed(
+                f"the store does not answer within {settings.timeout:g} s", errors.UNAVAILABLE
+            ) from None
     if not good:
         raise found
     return found  # type: ignore[no-any-return]
 
 
-def say_silent(settings: Settings) -> None:
-    """Tell whoever sits here that a database has not answered yet: others have no reason to be
-    silent, but that this host is busy.
+def check_outlives(settings: Settings, why: str = "") -> None:
     """
-    from wbengine.views import redaction
-
-    if is_database(settings) and not settings.quiet:
-        output.say(f"waiting for the store: {redaction.Redactor().text(settings.store)}")
-
-
-def silent(settings: Settings) -> errors.Failed:
-    """What to raise about a store that has not answered in time."""
-    return errors.Failed(
-        f"the store does not answer within {settings.timeout:g} s", errors.UNAVAILABLE
-    )
+    :raises Failed: the store ends with this process; `why` tells more of what that means.
+    """
+    if is_of_this_process(settings):
+        raise errors.Failed(f"the store {settings.store} ends with this process{why}", errors.USAGE)
 
 
 def is_of_this_process(settings: Settings) -> bool:

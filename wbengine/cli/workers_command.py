@@ -9,33 +9,19 @@ import click
 
 from wbengine.cli import asking, base, completions, errors, fleets, params
 from wbengine.cli import context as contexts
-from wbengine.cli.lazy import Group, Lazy
 
 if TYPE_CHECKING:
     from wbengine.views.fleet import WorkerView
 
-__all__ = ["command", "drain", "ls", "ping", "resume", "show", "stop", "suspend"]
+__all__ = ["command"]
 
 #: Seconds in which those who were told to drain are to be gone.
 _GONE: Final = 600.0
 _WITHIN: Final = "Seconds in which they are to have done it (--timeout; drain --wait: 600)."
 
 
-def _here(name: str, text: str) -> Lazy:
-    return Lazy(f"{__name__}:{name}", text)
-
-
-command = Group(
+command = base.Group(
     "workers",
-    lazy={
-        "ls": _here("ls", "List workers."),
-        "show": _here("show", "Show workers: what they offer, and do."),
-        "ping": _here("ping", "Ask workers whether they are there."),
-        "suspend": _here("suspend", "Let workers take nothing new."),
-        "resume": _here("resume", "Let suspended workers go on."),
-        "drain": _here("drain", "Let workers finish what runs, and end."),
-        "stop": _here("stop", "Let workers give up what runs, and end."),
-    },
     help="""Look at workers, and tell them what to do.
 
     A worker is named by its whole name, its beginning, or its host, if no other one is meant.
@@ -43,8 +29,9 @@ command = Group(
 )
 
 
-@base.command(
+@command.command(
     "ls",
+    short_help="List workers.",
     help="""List the workers of the exchange. Exits with 69 if none answers.
 
     \b
@@ -55,27 +42,24 @@ def ls(context: contexts.Context) -> None:
     from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         found = fleets.heard(settings, fleet)
-    if printer.as_json:
-        content = {"exchange": settings.exchange, "workers": [one.to_dict() for one in found]}
-        printer.document("workers-ls/1", content)
-    elif found:
-        now = time.time()
-        rows = [
-            (one.name, one.state, ", ".join(one.topics), f"{one.running}/{one.slots}",
-             f"{formatting.seconds(max(0.0, now - one.heard))} ago", one.version)
-            for one in found
-        ]  # fmt: skip
-        printer.table(
-            ("NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"), rows, right=("BUSY",)
-        )
+    content = {"exchange": settings.exchange, "workers": [one.to_dict() for one in found]}
+    printer.document("workers-ls/1", content)
     if not found:
         raise fleets.nobody(settings, fleet)
+    now = time.time()
+    rows = [
+        (one.name, one.state, ", ".join(one.topics), f"{one.running}/{one.slots}",
+         f"{formatting.seconds(max(0.0, now - one.heard))} ago", one.version)
+        for one in found
+    ]  # fmt: skip
+    printer.table(("NAME", "STATE", "TOPICS", "BUSY", "HEARD", "VERSION"), rows, right=("BUSY",))
 
 
-@base.command(
+@command.command(
     "show",
+    short_help="Show workers: what they offer, and do.",
     help="""Show workers: what they offer, what they did, and what they are doing.
 
     \b
@@ -86,13 +70,11 @@ def ls(context: contexts.Context) -> None:
     shell_complete=completions.workers)  # fmt: skip
 def show(context: contexts.Context, names: tuple[str, ...]) -> None:
     settings, printer = context.settings, context.printer
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         fleets.heard(settings, fleet)
         fleet.ping(names, timeout=fleets.wait(settings))  # who is asked tells what he does now
         found = fleet.find(names)
-    if printer.as_json:
-        printer.document("workers-show/1", {"workers": [one.to_dict() for one in found]})
-        return
+    printer.document("workers-show/1", {"workers": [one.to_dict() for one in found]})
     for number, one in enumerate(found):
         if number:
             printer.line("")
@@ -133,8 +115,9 @@ def _show(printer: Any, one: WorkerView) -> None:
     )
 
 
-@base.command(
+@command.command(
     "ping",
+    short_help="Ask workers whether they are there.",
     help="""Ask workers whether they are there, and how long that takes. Exits with 69 if one does
     not answer, or none is there.
 
@@ -147,19 +130,17 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
     from wbengine.views import formatting
 
     settings, printer = context.settings, context.printer
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         fleets.heard(settings, fleet)
         found = fleet.ping(names or None, timeout=settings.timeout)
-    if printer.as_json:
-        printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
-    elif found:
-        rows = [
-            (one.name, "no answer" if one.seconds is None else formatting.seconds(one.seconds))
-            for one in found
-        ]
-        printer.table(("NAME", "ROUND TRIP"), rows, right=("ROUND TRIP",))
+    printer.document("workers-ping/1", {"workers": [one.to_dict() for one in found]})
     if not found:
         raise fleets.nobody(settings, fleet)
+    rows = [
+        (one.name, "no answer" if one.seconds is None else formatting.seconds(one.seconds))
+        for one in found
+    ]
+    printer.table(("NAME", "ROUND TRIP"), rows, right=("ROUND TRIP",))
     silent = [one.name for one in found if one.seconds is None]
     if silent:
         raise errors.Failed(
@@ -167,8 +148,8 @@ def ping(context: contexts.Context, names: tuple[str, ...]) -> None:
         )
 
 
-def _order(what: str, text: str) -> base.Command:
-    @base.command(what, help=text)
+def _add_order(what: str, short_help: str, text: str) -> None:
+    @command.command(what, short_help=short_help, help=text)
     @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completions.workers)
     @click.option("--all", "everybody", is_flag=True, help="All workers of the exchange.")
     @click.option("--wait", is_flag=True, help="Wait until they are gone (drain).")
@@ -189,8 +170,6 @@ def _order(what: str, text: str) -> base.Command:
             asking.confirm(context, "let all workers of the exchange give up what they run", yes)
         _tell(context, what, names, wait and what == "drain", within)
 
-    return order
-
 
 def _tell(
     context: contexts.Context,
@@ -200,55 +179,57 @@ def _tell(
     within: float | None,
 ) -> None:
     settings, printer = context.settings, context.printer
-    with fleets.opened(settings) as fleet:
+    with fleets.made(settings) as fleet:
         fleets.heard(settings, fleet)
         told = fleet.control(what, names or None)
         if not told:
             raise fleets.nobody(settings, fleet)
         seconds = within or (_GONE if to_the_end else settings.timeout)
         left = fleet.obeyed(what, told, seconds, to_the_end=to_the_end)
-    if printer.as_json:
-        content = {
-            "order": what,
-            "workers": [{"name": one.name, "done": one.name not in left} for one in told],
-        }
-        printer.document(f"workers-{what}/1", content)
-    else:
-        for one in told:
-            done = "not yet" if one.name in left else "done"
-            printer.line(f"{one.name}  {what}  {done}")
+    content = {
+        "order": what,
+        "workers": [{"name": one.name, "done": one.name not in left} for one in told],
+    }
+    printer.document(f"workers-{what}/1", content)
+    for one in told:
+        done = "not yet" if one.name in left else "done"
+        printer.line(f"{one.name}  {what}  {done}")
     if left:
         raise errors.Failed(
             f"not done within {seconds:g} s: {what} of {', '.join(left)}", errors.TRY_AGAIN
         )
 
 
-suspend = _order(
+_add_order(
     "suspend",
+    "Let workers take nothing new.",
     """Let workers take nothing new until they are told to resume. What runs goes on.
 
     \b
     wbengine workers suspend web-1
     """,
 )
-resume = _order(
+_add_order(
     "resume",
+    "Let suspended workers go on.",
     """Let suspended workers take tasks again.
 
     \b
     wbengine workers resume --all
     """,
 )
-drain = _order(
+_add_order(
     "drain",
+    "Let workers finish what runs, and end.",
     """Let workers take nothing new, finish what runs, and end.
 
     \b
     wbengine workers drain web-1 --wait
     """,
 )
-stop = _order(
+_add_order(
     "stop",
+    "Let workers give up what runs, and end.",
     """Let workers end at once, and give up what runs: those tasks fail as WorkerLost, or are sent
     to another worker, as their flows want it.
 
