@@ -15,7 +15,7 @@ FORBIDDEN = (
     "wbengine.runtime",
     "wbengine._sql",
     "wbengine.arguments",
-    "wbengine.engines.action",
+    "wbengine.engines.base",
     "wbengine.persistence",
     "wbengine.storage",
 )

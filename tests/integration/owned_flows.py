@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wbengine import engines, invocation, task
-from wbengine.engines import action, base, options
+from wbengine.engines import base, local
+from wbengine.persistence import base as persistence
 from wbengine.persistence import models
 
 
@@ -67,19 +68,10 @@ class Remembering(invocation.TaskExecutor):
         self.log.append("stop")
 
 
-class Engine(action.ActionEngine):
-    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
-
-    def _make_executor(self) -> invocation.TaskExecutor:
-        found: invocation.TaskExecutor = self.options["executor"]
-        return found
-
-
-def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> Engine:
-    from wbengine.persistence import base as persistence
-
+def made(flow: Any, log: list[Any], backend: Any, **options: Any) -> base.Engine:
     detail = persistence.create_flow_detail(flow, backend=backend)
-    engine = Engine(flow, detail, backend, {"executor": Remembering(log), **options})
+    executor = {"executor": Remembering(log)}
+    engine = local.ParallelActionEngine(flow, detail, backend, {**executor, **options})
     engine.compile()
     engine.prepare()
     return engine

@@ -155,7 +155,7 @@ def test_the_outline_is_kept_with_the_flow(url: str) -> None:
     def flow(*names: str) -> Any:
         return linear_flow.Flow("f").add(*[Waits(name) for name in names])
 
-    def run(made: Any, detail: models.FlowDetail | None = None) -> engines.action.ActionEngine:
+    def run(made: Any, detail: models.FlowDetail | None = None) -> engines.base.Engine:
         for step in made:
             step.go.set()
         engine = engines.load(made, flow_detail=detail, backend=backend)

@@ -25,7 +25,7 @@ from tests.integration.owned_flows import Step, again, kept, made
 from tests.support.beside import running
 from tests.support.waiting import until
 from wbengine import _crash, engines, exceptions, retry, states, task
-from wbengine.engines import action, base
+from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import backends, leases, models, owners
 from wbengine.persistence.backends import memory
@@ -868,7 +868,7 @@ def interrupted_at(number: int, engine: base.Engine, step: Step) -> bool:
     lines = itertools.count()
 
     def trace(frame: types.FrameType, event: str, _argument: object) -> Any:
-        if frame.f_code.co_filename != action.__file__:
+        if frame.f_code.co_filename != base.__file__:
             return None
         if event == "line" and next(lines) == number and not step.runs:
             raise KeyboardInterrupt

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
-from wbengine.engines import action, options
+from wbengine.engines import local
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.persistence.backends import memory
@@ -67,14 +67,6 @@ class Plain(task.Task):
         return self.name
 
 
-class Engine(action.ActionEngine):
-    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
-
-    def _make_executor(self) -> invocation.TaskExecutor:
-        found: invocation.TaskExecutor = self.options["executor"]
-        return found
-
-
 class Run(threading.Thread):
     """An engine of `Hands` at work in a thread."""
 
@@ -82,7 +74,8 @@ class Run(threading.Thread):
         super().__init__(daemon=True)
         self.hands = Hands()
         detail = detail or base.create_flow_detail(flow, backend=backend)
-        self.engine: Any = Engine(flow, detail, backend, {"executor": self.hands, **options})
+        options["executor"] = self.hands
+        self.engine: Any = local.ParallelActionEngine(flow, detail, backend, options)
         self.engine.compile()
         self.error: BaseException | None = None
         self.deadline: float | None = None
@@ -550,7 +543,8 @@ def test_what_is_cancelled_just_before_it_starts_never_ran() -> None:
     """There is nothing to undo."""
     flow = LINE("f").add(Plain("a"), Plain("b"))
     hasty = Hasty()
-    engine: Any = Engine(flow, base.create_flow_detail(flow), None, {"executor": hasty})
+    detail = base.create_flow_detail(flow)
+    engine: Any = local.ParallelActionEngine(flow, detail, None, {"executor": hasty})
     hasty.engine = engine
     with pytest.raises(exceptions.Cancelled):
         engine.run()

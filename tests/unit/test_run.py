@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from wbengine import exceptions, invocation, retry, states, task
-from wbengine.engines import action, options
+from wbengine.engines import base as engine_base
+from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
-from wbengine.runtime import run_states
 
 
 class Plain(task.Task):
@@ -79,17 +79,10 @@ class Writing(memory.MemoryBackend):
         return Connection(self)
 
 
-class Engine(action.ActionEngine):
-    OPTIONS = {**action.ActionEngine.OPTIONS, "executor": options.Option()}
-
-    def _make_executor(self) -> invocation.TaskExecutor:
-        found: invocation.TaskExecutor = self.options["executor"]
-        return found
-
-
-def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> Engine:
+def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> engine_base.Engine:
     detail = base.create_flow_detail(flow, backend=backend)
-    engine = Engine(flow, detail, backend, {"executor": executor, **options})
+    options["executor"] = executor
+    engine = local.ParallelActionEngine(flow, detail, backend, options)
     engine.compile()
     engine.prepare()
     return engine
@@ -147,14 +140,6 @@ def test_a_kept_failure_takes_back_what_has_not_started() -> None:
         list(steps)
     assert engine.storage.get_flow_state() == states.FAILURE
     assert engine.storage.get_atom_state("b") == states.PENDING
-
-
-def test_the_states_of_the_loop_are_the_documented_ones() -> None:
-    """Each end state is reached through GAME_OVER only."""
-    fsm = run_states.machine()
-    ends = {end for start, _, end in fsm if start == states.GAME_OVER}
-    assert ends == set(run_states.END_STATES)
-    assert {start for start, _, end in fsm if end in ends} == {states.GAME_OVER}
 
 
 @pytest.mark.parametrize("reads", range(6))

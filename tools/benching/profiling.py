@@ -24,7 +24,7 @@ PARTS = {
     "JSON": r"json/|orjson|_json_text|_codec|/(envelope|_envelope|protocol)\.py",
     "the task, its thread": r"_pool_|/(running|invocation)\.py|_tasks/|on_wbengine|futures/",
     "schedule and records": (
-        r"runtime/|persistence/|(storage|arguments|_binding|atom)\.py|engines/action"
+        r"runtime/|persistence/|(storage|arguments|_binding|atom)\.py|engines/base"
     ),
     "connections, queues, ledger": r"/ledger/|transports/|redis/|kombu/|amqp/|socket|selectors",
     "request book, worker's decisions, their shells": r"worker_based/",

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _codec, _names, _options, _plugins, exceptions
 from wbengine import storage as storage_module
-from wbengine.engines import action, allowed, async_run, base, factories
+from wbengine.engines import allowed, async_run, base, factories
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, listing, macs, models
 from wbengine.persistence import base as persistence
@@ -49,7 +49,7 @@ class Defaults(UserDict[str, Any]):
     """
 
     def __setitem__(self, name: str, value: Any) -> None:
-        _options.check_known("engines.defaults", (name,), action.ActionEngine.known_options())
+        _options.check_known("engines.defaults", (name,), base.Engine.known_options())
         super().__setitem__(name, value)
 
 

@@ -9,28 +9,18 @@ from typing import Any, Final
 from wbengine import _names
 from wbengine import invocation as calls
 from wbengine.concurrency import eventlet, limits
-from wbengine.engines import action, options
+from wbengine.engines import base, options
 from wbengine.runtime import executors
 
 __all__ = ["ParallelActionEngine", "SerialActionEngine"]
 
 
-class _LocalActionEngine(action.ActionEngine):
-    """What the engines of this host share.
-
-    Option `cancel_grace` (10 seconds, None: never): after so long a task that was cancelled is
-    killed, if it runs in a process of its own.
-    """
-
-    OPTIONS = options.LOCAL
-
-    @property
-    def _common(self) -> dict[str, Any]:
-        """What is said to each executor."""
-        return {"strict": self._settings["strict_results"], "limit": self._settings["timelimit"]}
+def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What each executor of this host is made with."""
+    return {"strict": settings["strict_results"], "limit": settings["timelimit"]}
 
 
-class SerialActionEngine(_LocalActionEngine):
+class SerialActionEngine(base.Engine):
     """Runs one task after the other, in the thread that calls `run`.
 
     Async bodies run in an event loop of the engine's own, one after the other too.  The options of
@@ -38,8 +28,10 @@ class SerialActionEngine(_LocalActionEngine):
     matter of configuration.
     """
 
+    OPTIONS = options.LOCAL
+
     def _make_executor(self) -> calls.TaskExecutor:
-        return executors.SerialTaskExecutor(**self._common)
+        return executors.SerialTaskExecutor(**_common(self._settings))
 
 
 _THREADS, _PROCESSES = "threads", "processes"
@@ -52,7 +44,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-class ParallelActionEngine(_LocalActionEngine):
+class ParallelActionEngine(base.Engine):
     """Runs tasks in threads or processes, as many at a time as there are.
 
     Options: `executor`: 'threads' (the default; also 'thread', 'threaded'), 'processes' (also
@@ -64,12 +56,16 @@ class ParallelActionEngine(_LocalActionEngine):
     refused there).  For many tasks that only wait there are
     async bodies: with threads, as many as there are run at once, whatever the size of the pool.
 
-    `wait_timeout` (of TaskFlow's process executor) is accepted: nothing is polled here.
+    `cancel_grace` (10 seconds, None: never): after so long a task that was cancelled is killed, if
+    it runs in a process of its own.  `wait_timeout` (of TaskFlow's process executor) is accepted:
+    nothing is polled here.
     """
+
+    OPTIONS = options.LOCAL
 
     def _make_executor(self) -> calls.TaskExecutor:
         wanted: Any = self._settings["executor"]
-        workers, common = self._settings["max_workers"], self._common
+        workers, common = self._settings["max_workers"], _common(self._settings)
         if wanted is None:
             wanted = _THREADS
         if isinstance(wanted, str):
@@ -97,7 +93,7 @@ class ParallelActionEngine(_LocalActionEngine):
 
     def _check_unchanged(self) -> None:
         """Refuse options that a given executor was to be made with."""
-        common = self._common
+        common = _common(self._settings)
         for name, how, given in (
             ("strict_results", "strict=True", common["strict"]),
             ("timelimit", "limit=...", common["limit"] != limits.UNLIMITED),

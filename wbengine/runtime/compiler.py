@@ -66,7 +66,6 @@ class _Compiler:
         self.flows: set[int] = set()
         # Classes of tasks: to ask of each task again takes its time.
         self.tasks: set[type] = set()
-        self.visits = 0
 
     def compile(self, root: Any) -> Plan:
         if self._is_task(root) and (root.retries or type(root.retries) is not int):
@@ -90,7 +89,6 @@ class _Compiler:
             joins=self.joins,
             retried=self.retried,
             by_name=self.by_name,
-            visits=self.visits + self.resolver.visits + len(self.kinds),
             _branch=self.branch,
             _around=self.around,
             _begin=self.begin,
@@ -161,7 +159,6 @@ class _Compiler:
         count, first = len(row), len(self.kinds)
         # The same numbers everywhere: a flow may have many tasks.
         nodes, add = [*range(first, first + count)], self.resolver.add
-        self.visits += count
         self.kinds += bytes((TASK,)) * count
         self.items += row
         self.names += [item.name for item in row]
@@ -266,7 +263,6 @@ class _Compiler:
         self.branch[node] = self.branch[enter]
         self.around[node] = self.around[enter]
         self.succ[enter] = (node,)
-        self.visits += 1
         inner.head = inner.last = inner.controller = node
 
     def _atom(
@@ -308,8 +304,6 @@ class _Compiler:
                     self.succ[end] = tuple(links.outgoing.get(end, out))
                 preds = tuple(end for end in ends if end not in links.outgoing)
             self.succ[frame.head] = first
-            self.visits += len(first)
-        self.visits += len(preds)
         self._node(FLOW_END, item, item.name + END_SUFFIX, parent, preds)
         self.begin[node] = enter
         self.branch[node] = self.branch[enter]
@@ -328,7 +322,6 @@ class _Compiler:
     def _preds(self, frame: Frame, item: Any) -> tuple[int, ...]:
         """What the next child of `frame` comes after; the child is about to get the next id."""
         node = len(self.kinds)
-        self.visits += 1
         if frame.starts is None:
             self.succ[frame.last] = (node,)
             return (frame.last,)
@@ -350,7 +343,6 @@ class _Compiler:
     def _linked(
         self, links: Links, incoming: list[tuple[Any, dict[str, Any]]], node: int
     ) -> tuple[int, ...]:
-        self.visits += len(incoming)
         arrows = sorted(((links.ends[id(u)], u, meta) for u, meta in incoming), key=_by_end)
         named = False
         edges = []

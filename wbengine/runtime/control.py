@@ -184,7 +184,8 @@ class StopSignal:
         self._in_flight = in_flight
         self._lock = threading.RLock()
         self._over = False
-        self._decided = False
+        #: How the run ends is decided: to cancel comes too late.
+        self.decided = False
         self._thread = -1
         #: Nothing more is to start in this run.
         self.suspending = False
@@ -215,7 +216,7 @@ class StopSignal:
         Idempotent.  False: the run is over.
         """
         with self._lock:
-            if self._over or self._decided:
+            if self._over or self.decided:
                 return False
             self.requests.append(request)
             self.stopping = True
@@ -234,7 +235,7 @@ class StopSignal:
     def decide(self) -> None:
         """How the run ends is decided now: to cancel later comes too late."""
         with self._lock:
-            self._decided = True
+            self.decided = True
 
     def granted(self) -> None:
         """The loop did what the first of the requests is about."""

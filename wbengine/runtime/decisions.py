@@ -120,7 +120,7 @@ class Ignored:
     reach of each.
     """
 
-    __slots__ = ("_marks", "_plan", "_reasons", "_refused", "steps")
+    __slots__ = ("_marks", "_plan", "_reasons", "_refused")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._plan = plan
@@ -129,8 +129,6 @@ class Ignored:
         # Node -> how many reasons it has to be ignored: that take what follows along everywhere, or
         # in the same flow, or not at all.
         self._reasons: dict[Depth, dict[int, int]] = {Depth.ALL: {}, Depth.FLOW: {}, Depth.ATOM: {}}
-        #: How many edges and nodes were looked at.
-        self.steps = 0
 
     def __contains__(self, node: int) -> bool:
         return any(node in reasons for reasons in self._reasons.values())
@@ -186,7 +184,6 @@ class Ignored:
         found = []
         while work:
             depth, node = work.pop()
-            self.steps += 1
             if not self._count(depth, node, by):
                 continue
             found.append(node)

@@ -81,8 +81,6 @@ class Plan:
     retried: Collection[int]
     #: Node ids of tasks and retries.
     by_name: Mapping[str, int]
-    #: How many nodes, edges and search steps compiling touched; grows with the size of the flow.
-    visits: int
     #: The nearest visible provider of each name an atom binds, by node: `first` without search.
     firsts: Mapping[int, Mapping[str, Provider | None]]
 

@@ -96,7 +96,6 @@ class Resolver:
         #: A tuple, as long as there is one: so it is for most names.
         self.suppliers: dict[str, tuple[int, ...] | list[int]] = {}
         self.firsts: dict[int, dict[str, Provider | None]] = {}
-        self.visits = 0
 
     def add(self, node: int, item: atom.Atom, branch: int, scope: Frame | None) -> None:
         """Look up all that an atom binds, seen from `branch` of `scope`; note what it provides."""
@@ -121,7 +120,6 @@ class Resolver:
 
     def lookup(self, name: str, branch: int, scope: Frame | None) -> Provider | None:
         """The nearest provider of `name` for the node that gets the next id."""
-        self.visits += 1
         suppliers = self.suppliers.get(name)
         if suppliers is None:
             return None
@@ -131,7 +129,6 @@ class Resolver:
         missed: list[dict[str, Provider | None]] = []
         found: Provider | None = None
         while scope is not None:
-            self.visits += 1
             if scope.view is None:
                 scope.view = {}
             elif name in scope.view:
@@ -194,7 +191,6 @@ class Resolver:
                 continue
             nearest, waiting = -1, len(stack)
             for end in self.pred[top]:
-                self.visits += 1
                 if end < low:
                     continue
                 at = bisect_right(ids, end) - 1

@@ -52,7 +52,7 @@ class Reverting:
     Of marks it changes only those of what is called off; whose turn it is, its caller marks.
     """
 
-    __slots__ = ("_marks", "_plan", "behind", "blockers", "scopes", "visits")
+    __slots__ = ("_marks", "_plan", "behind", "blockers", "scopes")
 
     def __init__(self, plan: Plan, marks: bytearray) -> None:
         self._plan = plan
@@ -62,8 +62,6 @@ class Reverting:
         self.scopes: dict[int, bool] = {}
         #: First node of a scope being undone -> the nodes behind it that are undone with it.
         self.behind: dict[int, list[int]] = {}
-        #: How many edges were followed.
-        self.visits = 0
 
     def again(self, node: int) -> bool:
         """Whether the node is a retry that runs again once its scope is undone."""
@@ -108,7 +106,6 @@ class Reverting:
             for n in succ[node]:
                 if n < stop and not clear[n - low]:
                     blocking += 1
-            self.visits += len(succ[node])
             blockers[node] = blocking
             mark = marks[node]
             if mark == FAILED and kinds[node] == FLOW:
@@ -148,10 +145,9 @@ class Reverting:
         """What comes before a node has one blocker less: the nodes that have none any more."""
         if node in self.scopes:
             return []
-        blockers, before = self.blockers, self._plan.pred[node]
-        self.visits += len(before)
+        blockers = self.blockers
         freed = []
-        for n in before:
+        for n in self._plan.pred[node]:
             if blockers[n] == FREE:  # what is behind a scope also depends on others
                 continue
             blockers[n] -= 1

@@ -28,7 +28,7 @@ from typing import Any, Final
 from wbengine import _clock, start_times, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
-from wbengine.runtime import atoms, retry_decisions, run_states, saving
+from wbengine.runtime import atoms, retry_decisions, saving
 from wbengine.runtime import limited as limited_module
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -168,28 +168,25 @@ class Run:
         if deadline is not None:
             self._timers = timers_module.Timers(deadline)
         # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
-        reactions: dict[str, run_states.Reaction] = {
+        reactions: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
             states.SCHEDULING: self._schedule,
             states.WAITING: self._wait,
             states.ANALYZING: self._analyze,
-            states.GAME_OVER: self._end,
         }
-        spent, before = self.stats.seconds_per_state, self._clock.monotonic()
-        state, event = states.UNDEFINED, run_states.START
-        exits, monotonic = run_states.NEXT, self._clock.monotonic
-        while True:
-            earlier, state = state, exits[state][event]
+        spent, monotonic = self.stats.seconds_per_state, self._clock.monotonic
+        state, before = states.RESUMING, monotonic()
+        while state in reactions:
+            self.state = state
+            yield state
+            following = reactions[state]()
             if measure:
                 now = monotonic()
-                spent[earlier] += now - before
+                spent[state] += now - before
                 before = now
-            self.state = state
-            if state not in run_states.META_STATES:
-                yield state
-            if state not in reactions:
-                return
-            event = reactions[state]()
+            state = following
+        self.state = state
+        yield state
 
     def abandon(self) -> None:
         """After an error in the loop: start nothing more, take back what has not started.
@@ -224,7 +221,7 @@ class Run:
                 lifecycle.give_back(node)
         self._save(saving.OVER)
 
-    # -- the reactions: each returns the event that leads to the next state -----------------------
+    # -- the reactions: each returns the next state -----------------------------------------------
 
     def _resume(self) -> str:
         self._scheduler.start()
@@ -239,7 +236,7 @@ class Run:
                 self._stop()
             elif self._scheduler.failed(node):
                 self._resolve(node, self._lifecycle.failure(node))
-        return run_states.SCHEDULE
+        return states.SCHEDULING
 
     def _schedule(self) -> str:
         self._begin_all()
@@ -249,7 +246,7 @@ class Run:
             self._inbox.put(ended)
         if self._by_turns and not (self._immediate and self._inbox.qsize()):
             self._save(saving.TURN)
-        return run_states.WAIT
+        return states.WAITING
 
     def _wait(self) -> str:
         timeout, timers = self._timeout, self._timers
@@ -268,7 +265,7 @@ class Run:
                 self._arrived.extend(map(self._inbox.get, (True,), (timeout,)))
             except queue.Empty:
                 pass
-        return run_states.ANALYZE
+        return states.ANALYZING
 
     def _analyze(self) -> str:
         if self._check is not None:
@@ -290,10 +287,11 @@ class Run:
         if self._by_turns and self._immediate:
             self._save(saving.TURN)
         if self._scheduler.done:
-            return run_states.FINISH
-        return run_states.SCHEDULE if woken or self.stop_signal.suspending else run_states.WAIT
+            return self._end()
+        return states.SCHEDULING if woken or self.stop_signal.suspending else states.WAITING
 
     def _end(self) -> str:
+        """How the run ends."""
         self.stop_signal.decide()
         if self.stop_signal.requests:
             self._grant_requests()  # somebody suspended, and then cancelled
@@ -771,11 +769,13 @@ class Run:
 
     def _may_grant(self, request: CancelRequest) -> bool:
         scheduler = self._scheduler
-        if scheduler.done and not scheduler.halted:
-            # What was left done can still be undone, as long as the run is not over.
-            going_on = self.state == states.ANALYZING
-            if not going_on or scheduler.verdict() != states.FAILURE:
-                return False
+        # What was left done can still be undone, as long as the run is not over.
+        if (
+            scheduler.done
+            and not scheduler.halted
+            and (self.stop_signal.decided or scheduler.verdict() != states.FAILURE)
+        ):
+            return False
         return request.nodes is None or not all(map(scheduler.ended, request.nodes))
 
     def _give_up(self, why: GivenUp) -> None:

@@ -159,7 +159,6 @@ class Scheduler:
         self._later = ReadyQueue(plan, self._marks)
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
-        self._visits = 0
         self.halted = False
 
     # -- turns
@@ -213,11 +212,6 @@ class Scheduler:
     def done(self) -> bool:
         """Nothing is in flight, and nothing waits to be handed out (or it will not be)."""
         return self.in_flight == 0 and (self.halted or self._waiting == 0)
-
-    @property
-    def visits(self) -> int:
-        """How many edges were followed."""
-        return self._visits + self._reverting.visits + self._ignored.steps
 
     @property
     def waiting(self) -> int:
@@ -465,9 +459,7 @@ class Scheduler:
         succ, unmet = self._plan.succ, self._unmet
         work = [node]
         while work:
-            after = succ[work.pop()]
-            self._visits += len(after)
-            for n in after:
+            for n in succ[work.pop()]:
                 unmet[n] = left = unmet[n] - 1
                 if not left and self._arrive(n):
                     work.append(n)

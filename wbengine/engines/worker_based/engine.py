@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from wbengine import exceptions, invocation, task
 from wbengine.engines import options as engine_options
-from wbengine.engines.action import ActionEngine
+from wbengine.engines.base import Engine
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.engine_side import reconstruction
 from wbengine.engines.worker_based.engine_side.resume import EarlierRuns
@@ -83,7 +83,7 @@ LOG = logging.getLogger(__name__)
 _MAX_TOLD: Final = 3
 
 
-class WorkerBasedActionEngine(ActionEngine):
+class WorkerBasedActionEngine(Engine):
     """Run a flow's tasks on workers reached through a broker; retries run here.
 
     Options, besides those of every engine:
