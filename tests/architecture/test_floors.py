@@ -54,7 +54,6 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.pools": (2, ""),
     "wbengine.limits": (2, ""),
     "wbengine.start_times": (2, ""),
-    "wbengine.fleet_limits": (1, ""),
     "wbengine.running": (2, ""),
     "wbengine.task_logs": (2, ""),
     "wbengine.signals": (2, ""),
@@ -63,6 +62,8 @@ FLOORS: dict[str, tuple[int, str]] = {
     "wbengine.arguments": (3, ""),
     "wbengine.storage": (3, ""),
     "wbengine.permits": (3, ""),
+    "wbengine.permits.limits": (1, ""),
+    "wbengine.permits.tasks": (4, CORE),
     # core and wire
     "wbengine.runtime": (4, CORE),
     "wbengine.transports": (4, WIRE),

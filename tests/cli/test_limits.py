@@ -6,16 +6,17 @@ from pathlib import Path
 
 from tests.cli.conftest import Command
 from wbengine.permits import stores
-from wbengine.permits.accounts import Ask, Terms
+from wbengine.permits.accounts import PermitRequest
+from wbengine.permits.limits import Quota
 from wbengine.persistence import backends
 
-FOUR = Terms("100/m", 0.6, 4)
+FOUR = Quota("100/m", 0.6, 4)
 
 
 def take(store: stores.Store) -> None:
-    store.settle({"shop.call[eve]": stores.Wants(FOUR, [Ask("f1", 1, 2, 0, 60)])})
-    store.settle({"shop.call[eve]": stores.Wants(FOUR, [Ask("f2", 1, 1, 30, 60)])})
-    store.settle({"gone": stores.Wants(FOUR, [Ask("f3", 1, 1, 0, 0.001)])})
+    store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f1", 1, 2, 0, 60)])})
+    store.settle({"shop.call[eve]": (FOUR, [PermitRequest("f2", 1, 1, 30, 60)])})
+    store.settle({"gone": (FOUR, [PermitRequest("f3", 1, 1, 0, 0.001)])})
 
 
 def test_limits_of_the_store_are_listed(wbengine: Command, tmp_path: Path) -> None:

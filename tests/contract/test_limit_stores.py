@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.permits import stores
-from wbengine.permits.accounts import Ask, Terms
+from wbengine.permits.accounts import PermitRequest
+from wbengine.permits.limits import Quota
 from wbengine.persistence import backends
 
-THREE = Terms(None, None, 3)
+THREE = Quota(None, None, 3)
 KINDS = ["memory", "sqlite", "folder", "postgresql_url", "mariadb_url", "redis_url"]
 
 
@@ -40,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[stores.Sto
 
 
 def ask(store: stores.Store, flow: str, held: int, wanted: int, seconds: float = 15) -> int:
-    wants = stores.Wants(THREE, [Ask(flow, 1, held, wanted, seconds)])
+    wants = (THREE, [PermitRequest(flow, 1, held, wanted, seconds)])
     return len(store.settle({"Ä limit": wants})["Ä limit"].permits.get(flow, ()))
 
 
@@ -49,7 +50,7 @@ def test_permits_are_given_and_given_back(store: stores.Store) -> None:
     assert ask(store, "a", 0, 2) == 2
     assert ask(store, "b", 0, 2) == 1
     ((name, (account, now)),) = store.all().items()
-    assert name == "Ä limit" and account.terms == THREE
+    assert name == "Ä limit" and account.quota == THREE
     assert {flow: row.held for flow, row in account.live(now).items()} == {"a": 2, "b": 1}
     assert ask(store, "a", 0, 0) == ask(store, "b", 1, 0) == 0
     assert ask(store, "b", 1, 5) == 2
@@ -60,12 +61,12 @@ def test_permits_are_given_and_given_back(store: stores.Store) -> None:
 def test_what_is_over_is_not_kept(store: stores.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flow that leaves a rate leaves the time of the next permit, which passes."""
     monkeypatch.setattr(stores, "_SWEEP_SECONDS", 0.0)
-    rate = Terms("1000/s", 0.001, None)
+    rate = Quota("1000/s", 0.001, None)
     for number in range(2):
         names = [f"customer {number} {one}" for one in range(300)]
         for wanted in (1, 0):
-            asks = [Ask("a", 1, 0, wanted, 15)]
-            store.settle({name: stores.Wants(rate, asks) for name in names})
+            asks = [PermitRequest("a", 1, 0, wanted, 15)]
+            store.settle(dict.fromkeys(names, (rate, asks)))
         until(lambda: all(one.expires(now) <= 0 for one, now in store.all().values()))
     ask(store, "a", 0, 1)
     assert set(store.all()) == {"Ä limit"}
@@ -73,11 +74,11 @@ def test_what_is_over_is_not_kept(store: stores.Store, monkeypatch: pytest.Monke
 
 def test_several_limits_are_one_step(store: stores.Store) -> None:
     names = [f"limit {number}" for number in range(450)]
-    wants = {name: stores.Wants(THREE, [Ask("a", 1, 0, 5, 15)]) for name in names}
+    wants = {name: (THREE, [PermitRequest("a", 1, 0, 5, 15)]) for name in names}
     answers = store.settle(wants)
     assert [len(answers[name].permits["a"]) for name in names] == [3] * 450
     assert sorted(store.all()) == sorted(names)
-    gone = {name: stores.Wants(THREE, [Ask("a", 1, 0, 0, 0)]) for name in names}
+    gone = {name: (THREE, [PermitRequest("a", 1, 0, 0, 0)]) for name in names}
     store.settle(gone)
     assert store.all() == {}
 

@@ -9,22 +9,23 @@ import time
 import pytest
 
 from tests.support.waiting import until
-from wbengine import fleet_limits, task
+from wbengine import task
+from wbengine.permits import limits, stores
 from wbengine.permits import renewer as renewers
-from wbengine.permits import stores
-from wbengine.permits.accounts import HORIZON, Account, Ask, Terms
+from wbengine.permits.accounts import HORIZON, Account, PermitRequest
+from wbengine.permits.limits import Quota
 
-TWO = Terms(None, None, 2)
-TEN = Terms("10/s", 0.1, None)
+TWO = Quota(None, None, 2)
+TEN = Quota("10/s", 0.1, None)
 
 
-def given(account: Account, terms: Terms, now: float, *asks: Ask) -> dict[str, int]:
-    answer = account.settle(terms, asks, now)
+def given(account: Account, quota: Quota, now: float, *asks: PermitRequest) -> dict[str, int]:
+    answer = account.settle(quota, asks, now)
     return {flow: len(permits) for flow, permits in answer.permits.items()}
 
 
-def ask(flow: str, held: int, wanted: int, epoch: int = 1, seconds: float = 15.0) -> Ask:
-    return Ask(flow, epoch, held, wanted, seconds)
+def ask(flow: str, held: int, wanted: int, epoch: int = 1, seconds: float = 15.0) -> PermitRequest:
+    return PermitRequest(flow, epoch, held, wanted, seconds)
 
 
 def test_no_more_are_held_at_once_than_allowed() -> None:
@@ -43,24 +44,24 @@ def test_who_says_the_same_twice_changes_nothing() -> None:
 
 
 def test_each_flow_has_the_same_share() -> None:
-    terms = Terms(None, None, 9)
+    quota = Quota(None, None, 9)
     account = Account()
-    assert given(account, terms, 1, ask("a", 0, 100)) == {"a": 9}
-    assert given(account, terms, 1, ask("b", 0, 100)) == {"b": 0}
-    assert given(account, terms, 1, ask("c", 0, 2)) == {"c": 0}
+    assert given(account, quota, 1, ask("a", 0, 100)) == {"a": 9}
+    assert given(account, quota, 1, ask("b", 0, 100)) == {"b": 0}
+    assert given(account, quota, 1, ask("c", 0, 2)) == {"c": 0}
     held = {"a": 9, "b": 0, "c": 0}
     for _ in range(9):  # each of the first gives back one after the other
         held["a"] -= 1
-        account.settle(terms, [ask("a", held["a"], 100)], 2)
+        account.settle(quota, [ask("a", held["a"], 100)], 2)
         held = {flow: row.held for flow, row in account.flows.items()}
         for flow, wanted in (("b", 100 - held["b"]), ("c", 2 - held["c"])):
-            account.settle(terms, [ask(flow, held[flow], wanted)], 2)
+            account.settle(quota, [ask(flow, held[flow], wanted)], 2)
             held = {flow: row.held for flow, row in account.flows.items()}
     assert held["c"] == 2 and abs(held["a"] - held["b"]) <= 1 and sum(held.values()) == 9
 
 
 def test_who_waits_for_the_only_permit_has_it_in_turn() -> None:
-    one = Terms(None, None, 1)
+    one = Quota(None, None, 1)
     account = Account()
     turns: list[str] = []
     holder = None
@@ -110,13 +111,13 @@ def test_what_was_not_used_of_a_rate_is_lost() -> None:
 
 
 def test_a_slow_rate_is_asked_for_when_the_next_is_near() -> None:
-    terms = Terms("10/h", 360.0, None)
+    quota = Quota("10/h", 360.0, None)
     account = Account()
-    answer = account.settle(terms, [ask("a", 0, 5)], 0.0)
+    answer = account.settle(quota, [ask("a", 0, 5)], 0.0)
     assert answer.permits["a"] == [0.0]
     assert answer.again == 360 - HORIZON / 2
-    assert given(account, terms, 358, ask("a", 0, 4)) == {"a": 0}
-    assert account.settle(terms, [ask("a", 0, 4)], 359.5).permits["a"] == [0.5]
+    assert given(account, quota, 358, ask("a", 0, 4)) == {"a": 0}
+    assert account.settle(quota, [ask("a", 0, 4)], 359.5).permits["a"] == [0.5]
 
 
 def test_a_clock_that_is_set_back_holds_up_nobody() -> None:
@@ -135,13 +136,13 @@ def test_rates_and_shares_of_random_flows(seed: int) -> None:
     """
     rng = random.Random(seed)
     many, rate = rng.randint(1, 5), rng.choice([5, 50, 400])
-    terms = Terms(f"{rate}/s", 1 / rate, None)
+    quota = Quota(f"{rate}/s", 1 / rate, None)
     account = Account.from_dict(Account().to_dict())
     due = dict.fromkeys(map(str, range(many)), 0.0)
     starts: list[tuple[float, str]] = []
     while (flow := min(due, key=due.__getitem__)) and (now := due[flow]) < 60:
         now += rng.uniform(0, 0.1)
-        answer = account.settle(terms, [ask(flow, 0, 100_000)], now)
+        answer = account.settle(quota, [ask(flow, 0, 100_000)], now)
         starts += [(now + seconds, flow) for seconds in answer.permits[flow]]
         assert answer.again is not None
         due[flow] = now + answer.again
@@ -157,12 +158,12 @@ def test_rates_and_shares_of_random_flows(seed: int) -> None:
 
 def test_a_flow_that_died_does_not_stop_a_rate() -> None:
     """Its share is lost at most, and only until its time is over."""
-    terms = Terms("50/s", 0.02, None)
+    quota = Quota("50/s", 0.02, None)
     account = Account()
     now, begun = 0.0, 0
-    account.settle(terms, [ask("dead", 0, 1000)], now)
+    account.settle(quota, [ask("dead", 0, 1000)], now)
     while now < 10:
-        answer = account.settle(terms, [ask("b", 0, 1000)], now)
+        answer = account.settle(quota, [ask("b", 0, 1000)], now)
         begun += len(answer.permits["b"])
         assert answer.again is not None
         now += answer.again
@@ -170,13 +171,13 @@ def test_a_flow_that_died_does_not_stop_a_rate() -> None:
 
 
 def test_who_asks_often_gets_no_more() -> None:
-    terms = Terms("50/s", 0.02, None)
+    quota = Quota("50/s", 0.02, None)
     account = Account()
     got = {"often": 0, "seldom": 0}
     for step in range(6000):
         now = step / 100
         for flow in ("often", "seldom") if step % 50 == 0 else ("often",):
-            got[flow] += len(account.settle(terms, [ask(flow, 0, 9999)], now).permits[flow])
+            got[flow] += len(account.settle(quota, [ask(flow, 0, 9999)], now).permits[flow])
     assert sum(got.values()) >= 59 * 50
     assert got["seldom"] >= 0.9 * got["often"]
 
@@ -184,10 +185,10 @@ def test_who_asks_often_gets_no_more() -> None:
 def test_what_is_spare_is_given_back() -> None:
     """What nobody here waits for any more is somebody else's at once."""
     renewer, woken = renewers.PermitRenewer(stores.MemoryStore()), threading.Event()
-    first = renewer.join("l", TWO, "a", 0, 15, woken.set)
+    first = renewer.join("l", TWO, renewers.Member("a"), woken.set)
     first.want(2)
     until(lambda: first.ready == 2)
-    second = renewer.join("l", TWO, "b", 0, 15, woken.set)
+    second = renewer.join("l", TWO, renewers.Member("b"), woken.set)
     second.want(1)
     first.want(1)
     until(lambda: second.ready == 1)
@@ -207,7 +208,7 @@ def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> 
             return super().settle(wants)
 
     renewer = renewers.PermitRenewer(Failing())
-    holder = renewer.join("l", TWO, "a", 0, 15, lambda: None)
+    holder = renewer.join("l", TWO, renewers.Member("a"), lambda: None)
     holder.want(1)
     until(lambda: holder.ready == 1, within=3)
     assert "it is away" in caplog.text
@@ -218,19 +219,19 @@ def test_what_is_not_taken_of_a_rate_is_lost() -> None:
     """A run loop that is busy for long begins no more than a moment's worth after it."""
     now = 0.0
     renewer = renewers.PermitRenewer(stores.MemoryStore(), lambda: now)
-    holder = renewers.Holder(renewer, "l", TEN, "a", 0, 15, lambda: None)
+    holder = renewers.Holder(renewer, "l", TEN, renewers.Member("a"), lambda: None)
     holder.want(200)
     for now in range(5):
         holder.add([number / 10 for number in range(10)], now)
-        assert holder.ripen(now + 1)
+        assert holder.collect_due(now + 1)
     assert (holder.ready, holder.held) == (5, 5)
-    assert holder.ask().wanted == 195
+    assert holder.request().wanted == 195
 
 
 def test_permits_are_renewed() -> None:
     store = stores.MemoryStore()
     renewer = renewers.PermitRenewer(store)
-    holder = renewer.join("l", TWO, "a", 0, 0.3, lambda: None)
+    holder = renewer.join("l", TWO, renewers.Member("a", seconds=0.3), lambda: None)
     holder.want(2)
     until(lambda: holder.ready == 2)
     end = time.monotonic() + 1.0
@@ -242,9 +243,9 @@ def test_permits_are_renewed() -> None:
     assert store.all() == {}
 
 
-def limit(**options: object) -> fleet_limits.Limit | None:
+def limit(**options: object) -> limits.Limit:
     made = task.task(**options)(_call)()  # type: ignore[call-overload]
-    return fleet_limits.limit_of(made, "task 'c'", "c", {"customer", "n"})
+    return limits.limit_of(made, "task 'c'", "c", {"customer", "n"})
 
 
 def _call(customer: str, n: int) -> None: ...
@@ -275,7 +276,7 @@ def test_wrong_limits_are_refused(options: dict[str, object], words: str) -> Non
 
 def test_limits_are_counted_by_their_key() -> None:
     made = limit(rate_limit="100/m", concurrency=10, concurrency_key=lambda customer: customer)
-    assert made is not None and (made.interval, made.label) == (0.6, "100/m, 10 at once")
+    assert (made.quota.interval, made.quota.label) == (0.6, "100/m, 10 at once")
     assert made.id_of({"customer": "x", "n": 1}) == "c[x]"
     assert len(made.id_of({"customer": "x" * 999})) == 200
     assert made.id_of({"customer": "x" * 999}) != made.id_of({"customer": "x" * 998})
@@ -283,7 +284,7 @@ def test_limits_are_counted_by_their_key() -> None:
 
 def test_no_secret_is_in_the_name_of_a_limit() -> None:
     """It is kept in stores, and shown."""
-    made = fleet_limits.Limit("c", key=lambda api_token: api_token, takes=("api_token",))
+    made = limits.Limit("c", key=lambda api_token: api_token, takes=("api_token",))
     found = made.id_of({"api_token": "sk_live"})
     assert "sk_live" not in found and found.startswith("c[#")
     assert found == made.id_of({"api_token": "sk_live"}) != made.id_of({"api_token": "sk_test"})
@@ -293,7 +294,6 @@ def test_no_secret_is_in_the_name_of_a_limit() -> None:
 def test_keys_are_plain(key: object) -> None:
     """What is the same has the same key: no address is counted by, and no coroutine."""
     made = limit(concurrency=1, concurrency_key=lambda customer: key)
-    assert made is not None
     with pytest.raises(TypeError, match=f"'c' returned a {type(key).__name__}: it is a text"):
         made.id_of({"customer": "x"})
 
@@ -301,13 +301,12 @@ def test_keys_are_plain(key: object) -> None:
 @pytest.mark.parametrize("key", ["a", 7, True, None, ("a", (7, None))])
 def test_plain_keys_are_counted_by(key: object) -> None:
     made = limit(concurrency=1, concurrency_key=lambda customer: key)
-    assert made is not None and made.id_of({"customer": "x"}) == f"c[{key}]"
+    assert made.id_of({"customer": "x"}) == f"c[{key}]"
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b", "a\nb", "\x1b[2J"])
 def test_keys_are_texts_that_every_store_can_keep(text: str) -> None:
     made = limit(concurrency=1, concurrency_key=lambda customer: customer)
-    assert made is not None
     found = made.id_of({"customer": text})
     assert found.isprintable() and found.encode()
     assert found != made.id_of({"customer": text * 2})
@@ -320,5 +319,5 @@ def test_a_key_of_a_class_is_no_method() -> None:
 
         def execute(self, customer: str) -> None: ...
 
-    made = fleet_limits.limit_of(Call(), "task", "Call", {"customer"})
-    assert made is not None and made.id_of({"customer": 5}) == "Call[5]"
+    made = limits.limit_of(Call(), "task", "Call", {"customer"})
+    assert made.id_of({"customer": 5}) == "Call[5]"

@@ -8,14 +8,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast, overload
 
-from wbengine import _binding, _names, atom, fleet_limits
+from wbengine import _binding, _names, atom
 from wbengine._tasks.base import Task
 from wbengine.backoff import Backoff, Errors
+from wbengine.permits import limits
 
 #: What `@task` sets on the class, by the words that it is given in, and what they are otherwise.
 _ATTRIBUTES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("provides", "idempotent", "timelimit", "expires", "eta"), None),
-    **dict.fromkeys(("backoff", "retry_on", *fleet_limits.ATTRIBUTES), None),
+    **dict.fromkeys(("backoff", "retry_on", *limits.ATTRIBUTES), None),
     **dict.fromkeys(("local", "cancel_on_revert", "detached"), False),
     **dict.fromkeys(("priority", "retries"), 0),
 }
@@ -199,7 +200,7 @@ def task(
     :raises ValueError: `backoff` or `retry_on` without `retries`, or a limit that makes no sense.
     """
     attributes = {word: options.pop(word, value) for word, value in _ATTRIBUTES.items()}
-    fleet_limits.check("a task", *(attributes[word] for word in fleet_limits.ATTRIBUTES))
+    limits.check("a task", *(attributes[word] for word in limits.ATTRIBUTES))
     if not attributes["retries"]:
         for word in ("backoff", "retry_on"):
             if attributes[word] is not None:

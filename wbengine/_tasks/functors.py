@@ -69,6 +69,14 @@ class FunctorTask(Task):
         return None if self._revert is None else self._revert(*args, **kwargs)
 
 
+def code_of(item: atom.Atom) -> str:
+    """The dotted name of the function or the class that an atom is made of."""
+    made: Any = type(item)
+    if isinstance(item, FunctorTask) and hasattr(item._execute, "__qualname__"):
+        made = item._execute
+    return f"{made.__module__}.{made.__qualname__}"
+
+
 class _FoldingTask(Task):
     """What `MapFunctorTask` and `ReduceFunctorTask` share: values by name, in the order asked."""
 

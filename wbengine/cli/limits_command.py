@@ -39,10 +39,9 @@ def command(context: contexts.Context, redis: str | None) -> None:
             {"uuid": uuid, "held": row.held, "waiting": row.wanted}
             for uuid, row in account.live(now).items()
         ]
-        terms = account.terms
-        told = {"name": name, "rate": terms.rate, "concurrency": terms.concurrency, "flows": flows}
         if flows:
-            limits.append(told)
+            rate, _, concurrency = account.quota
+            limits.append({"name": name, "rate": rate, "concurrency": concurrency, "flows": flows})
     printer = context.printer
     printer.document("limits/1", {"limits": limits})
     rows = [

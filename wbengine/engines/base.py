@@ -39,9 +39,10 @@ from wbengine.engines import (
 from wbengine.engines import compilation as compilation_module
 from wbengine.engines import options as options_module
 from wbengine.permits import renewer
+from wbengine.permits import tasks as limited
 from wbengine.persistence import base as persistence
 from wbengine.persistence import commands, lease_renewer, models
-from wbengine.runtime import atoms, compiler, control, executors, limited, saving, waits
+from wbengine.runtime import atoms, compiler, control, executors, saving, waits
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import run as run_module
 from wbengine.runtime import scheduler as scheduler_module
@@ -296,7 +297,7 @@ class Engine(abc.ABC):
         if self._compilation is not None:
             return
         plan = compiler.compile(self._flow)
-        made = compilation_module.Compilation(plan, selection.limits(plan))
+        made = compilation_module.Compilation(plan, limited.limits_of(plan))
         self._local_tasks = selection.local_tasks(made.plan, self._settings["local_tasks"])
         if self._local_tasks is not None:
             found = [n for n, item in enumerate(made.plan.items) if isinstance(item, task.WaitFor)]
@@ -689,9 +690,11 @@ class Engine(abc.ABC):
             self._limited = limited.LimitedTasks(
                 limits,
                 renewer.of_process()(self._settings["limits"] or self._backend),
-                storage.flow_uuid,
-                0 if held is None else held.lease.epoch,
-                self._settings["lease"],
+                renewer.Member(
+                    storage.flow_uuid,
+                    0 if held is None else held.lease.epoch,
+                    self._settings["lease"],
+                ),
                 arguments=arguments,
                 wake=wake,
                 of_flow=0 in limits and plan.kinds[0] == plan_module.FLOW,

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine import deciders, fleet_limits, task
+from wbengine import deciders, task
 from wbengine import flow as flow_module
+from wbengine._tasks import functors
+from wbengine.permits import limits as permit_limits
 from wbengine.runtime import plan as plan_module
 from wbengine.types import outline as outline_module
 from wbengine.types.outline import Outline, OutlineNode
@@ -39,7 +41,7 @@ _KINDS: Final = {
 
 #: The longest name of a decider in an outline.
 _LONGEST: Final = 60
-NO_LIMITS: Final[Mapping[int, fleet_limits.Limit]] = {}
+NO_LIMITS: Final[Mapping[int, permit_limits.Limit]] = {}
 _BEGINNINGS: Final = frozenset({plan_module.FLOW, plan_module.RETRY})
 
 
@@ -65,7 +67,7 @@ class Compilation:
     FLOW_END: Final = FLOW_END
 
     def __init__(
-        self, plan: plan_module.Plan, limits: Mapping[int, fleet_limits.Limit] = NO_LIMITS
+        self, plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit] = NO_LIMITS
     ) -> None:
         self.plan = plan
         #: Those of its tasks, by node.
@@ -168,7 +170,7 @@ class Compilation:
         return found
 
 
-def _outline_of(plan: plan_module.Plan, limits: Mapping[int, fleet_limits.Limit]) -> Outline:
+def _outline_of(plan: plan_module.Plan, limits: Mapping[int, permit_limits.Limit]) -> Outline:
     """Everything that is in a plan.
 
     Links between flows are between the flows themselves, and not between where one ends and the
@@ -193,7 +195,7 @@ def _outline_of(plan: plan_module.Plan, limits: Mapping[int, fleet_limits.Limit]
         within = places[parent] if parent >= 0 else None
         found.append((name, told[0], within, told[1], notes.get(node), told[2]))
     for node, limit in limits.items():
-        found[places[node]] = (*found[places[node]], limit.label)
+        found[places[node]] = (*found[places[node]], limit.quota.label)
     edges = [(places[before], places[after]) for before, after in _links(plan)]
     return Outline(tuple([OutlineNode(*told) for told in found]), tuple(edges))
 
@@ -216,10 +218,7 @@ def _told(kind: int, item: Any) -> tuple[str, str | None, str | None]:
     """
     if kind == plan_module.FLOW:
         return outline_module.FLOW, None, None
-    made: Any = type(item)
-    if isinstance(item, task.FunctorTask) and hasattr(item._execute, "__qualname__"):
-        made = item._execute
-    name = f"{made.__module__}.{made.__qualname__}"
+    name = functors.code_of(item)
     if kind == plan_module.RETRY:
         return outline_module.RETRY, name, None
     signal = item.signal if isinstance(item, task.WaitFor) else None

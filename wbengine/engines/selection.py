@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
-from wbengine import (
-    _binding,
-    _names,
-    atom,
-    composite_executor,
-    exceptions,
-    fleet_limits,
-    flow,
-    task,
-)
+from wbengine import _names, atom, composite_executor, exceptions, flow, task
 from wbengine.runtime import plan as plans
 
-__all__ = ["limits", "local_tasks", "nodes_of"]
-
-#: What may have a limit.
-_LIMITED: Final = (plans.TASK, plans.FLOW)
+__all__ = ["local_tasks", "nodes_of"]
 
 
 def nodes_of(plan: plans.Plan, chosen: Iterable[Any]) -> frozenset[int]:
@@ -79,59 +67,6 @@ def local_tasks(plan: plans.Plan, chosen: Any) -> composite_executor.LocalTasks 
         found.update(_named(tasks, one))
     marked = any(item.local for item in tasks.values())
     return composite_executor.LocalTasks(found) if found or marked else None
-
-
-def limits(plan: plans.Plan) -> dict[int, fleet_limits.Limit]:
-    """What limits a flow and its tasks, by their nodes: next to always nothing.
-
-    :raises CompilationFailure: a limit makes no sense, or two of one name say different things.
-    """
-    limited: list[tuple[int, Any]] = [
-        (node, item)
-        for node, (kind, item) in enumerate(zip(plan.kinds, plan.items, strict=True))
-        if kind in _LIMITED and not (item.rate_limit is item.concurrency is None)  # type: ignore[union-attr]
-    ]
-    found: dict[int, fleet_limits.Limit] = {}
-    by_name: dict[str, tuple[str, fleet_limits.Limit]] = {}
-    for node, item in limited:
-        try:
-            what, limit = _limit(node, item)
-        except (TypeError, ValueError) as error:
-            raise exceptions.CompilationFailure(str(error)) from error
-        assert limit is not None
-        found[node] = limit
-        other, first = by_name.setdefault(limit.name, (what, limit))
-        if (limit.rate, limit.concurrency) != (first.rate, first.concurrency):
-            raise exceptions.CompilationFailure(
-                f"Limit {limit.name!r} is {first.label} for {other}, and {limit.label} for {what}:"
-                " what shares a limit has to say the same"
-            )
-    return found
-
-
-def _limit(node: int, item: Any) -> tuple[str, fleet_limits.Limit | None]:
-    """What is limited, in words, and how."""
-    if isinstance(item, flow.Flow):
-        what = f"flow {item.name!r}"
-        if node:
-            raise ValueError(
-                f"{what[0].upper()}{what[1:]} is part of another one: only the outermost flow, and"
-                " tasks, can have a limit"
-            )
-        limit = fleet_limits.limit_of(item, what, item.name, None)
-        return what, limit and limit._replace(name=f"flow {limit.name}")
-    owner: task.Task = item.inner if isinstance(item, task.Map) else item
-    what = f"task {owner.name!r}"
-    known = {*owner.rebind, *_binding.signature_of(owner._bodies()[0]).names}
-    return what, fleet_limits.limit_of(owner, what, _code_of(owner), known)
-
-
-def _code_of(item: task.Task) -> str:
-    """The function or class that a task is made of."""
-    made: Any = type(item)
-    if isinstance(item, task.FunctorTask) and hasattr(item._execute, "__qualname__"):
-        made = item._execute
-    return f"{made.__module__}.{made.__qualname__}"
 
 
 def _tasks(plan: plans.Plan) -> Iterator[Any]:

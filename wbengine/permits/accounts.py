@@ -23,21 +23,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-__all__ = ["HORIZON", "Account", "Answer", "Ask", "Terms"]
+from wbengine.permits.limits import UNLIMITED, Quota
+
+__all__ = ["HORIZON", "Account", "Answer", "PermitRequest"]
 
 #: So long before it may be used a permit of a rate is given, at most.
 HORIZON: Final = 1.0
 
 
-class Terms(NamedTuple):
-    """What a limit allows: see `fleet_limits.Limit`."""
-
-    rate: str | None
-    interval: float | None
-    concurrency: int | None
-
-
-class Ask(NamedTuple):
+class PermitRequest(NamedTuple):
     """What a flow says: it holds permits, and could use more.  Both 0: it has no part any more.
 
     `epoch` is that of its lease: who had an older one has nothing to say.  For `seconds` what it
@@ -72,33 +66,30 @@ class _Flow:
     served: int
 
 
-_NONE: Final = Terms(None, None, None)
-
-
 @dataclass(slots=True)
 class Account:
     """`next`: from when on the next permit may be used.  `served` is that of the flow which got
     the last one."""
 
-    terms: Terms = _NONE
+    quota: Quota = UNLIMITED
     next: float = 0.0
     served: int = 0
     flows: dict[str, _Flow] = field(default_factory=dict)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Account:
+    def from_dict(cls, data: Mapping[str, Any]) -> Account:
         flows = {
             uuid: _Flow(int(epoch), int(held), int(wanted), float(until), int(served))
-            for uuid, (epoch, held, wanted, until, served) in told["flows"].items()
+            for uuid, (epoch, held, wanted, until, served) in data["flows"].items()
         }
-        return cls(Terms(*told["terms"]), float(told["next"]), int(told["served"]), flows)
+        return cls(Quota(*data["terms"]), float(data["next"]), int(data["served"]), flows)
 
     def to_dict(self) -> dict[str, Any]:
         flows = {
             uuid: [row.epoch, row.held, row.wanted, row.until, row.served]
             for uuid, row in self.flows.items()
         }
-        return {"terms": self.terms, "next": self.next, "served": self.served, "flows": flows}
+        return {"terms": self.quota, "next": self.next, "served": self.served, "flows": flows}
 
     def live(self, now: float) -> dict[str, _Flow]:
         """The flows whose time is not over."""
@@ -108,29 +99,29 @@ class Account:
         """In how many seconds nothing of it is needed any more."""
         return max([self.next, *(row.until for row in self.flows.values())]) - now
 
-    def settle(self, terms: Terms, asks: Iterable[Ask], now: float) -> Answer:
+    def settle(self, quota: Quota, requests: Iterable[PermitRequest], now: float) -> Answer:
         """Hear what flows say, and give them what they get now."""
-        self.terms = terms
+        self.quota = quota
         self.flows = self.live(now)
         asked = dict[str, list[float]]()
-        for ask in asks:
-            known = self.flows.get(ask.flow)
-            if known is not None and known.epoch > ask.epoch:
+        for one in requests:
+            known = self.flows.get(one.flow)
+            if known is not None and known.epoch > one.epoch:
                 continue
-            if not (ask.held or ask.wanted):
-                self.flows.pop(ask.flow, None)
+            if not (one.held or one.wanted):
+                self.flows.pop(one.flow, None)
                 continue
             served = self.served if known is None else known.served
             if known is not None and not known.wanted:
                 served = max(served, self.served)
-            until = now + ask.seconds
-            self.flows[ask.flow] = _Flow(ask.epoch, ask.held, ask.wanted, until, served)
-            asked[ask.flow] = []
+            until = now + one.seconds
+            self.flows[one.flow] = _Flow(one.epoch, one.held, one.wanted, until, served)
+            asked[one.flow] = []
         return Answer(asked, self._give(asked, now))
 
     def _give(self, asked: dict[str, list[float]], now: float) -> float | None:
         """Give them permits; returns when to ask again, if only time is waited for."""
-        interval, concurrency = self.terms.interval, self.terms.concurrency
+        interval, concurrency = self.quota.interval, self.quota.concurrency
         free = math.inf
         if concurrency is not None:
             free = concurrency - sum(row.held for row in self.flows.values())
@@ -174,8 +165,8 @@ class Account:
         row.wanted -= 1
         self.served = row.served
         row.served += 1
-        if self.terms.interval is None:
+        if self.quota.interval is None:
             permits.append(0.0)
         else:
             permits.append(self.next - now)
-            self.next += self.terms.interval
+            self.next += self.quota.interval

@@ -15,14 +15,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from wbengine.concurrency import per_process
 from wbengine.permits import stores
-from wbengine.permits.accounts import HORIZON, Ask, Terms
-from wbengine.persistence import base
+from wbengine.permits.accounts import HORIZON, PermitRequest
+from wbengine.permits.limits import Quota
+from wbengine.persistence import base, leases
 
-__all__ = ["Holder", "PermitRenewer", "of_process"]
+__all__ = ["Holder", "Member", "PermitRenewer", "of_process"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -35,31 +36,38 @@ _LONGEST: Final = 1.0
 _RENEWALS: Final = 3
 
 
+class Member(NamedTuple):
+    """A run of a flow, which may have a part in several limits.
+
+    `epoch` is that of its lease; for `seconds` what it holds is its own without another word.
+    """
+
+    flow: str
+    epoch: int = 0
+    seconds: float = leases.LEASE_SECONDS
+
+
 class Holder:
-    """One flow's part in one limit; made by `PermitRenewer.join`.  `wake` is called, from the
+    """One member's part in one limit; made by `PermitRenewer.join`.  `wake` is called, from the
     renewer's thread, when there is a permit to take."""
 
     __slots__ = (
-        "_later", "_most_ready", "_renewer", "epoch", "flow", "held", "name", "ready", "renew_at",
-        "seconds", "terms", "wake", "wanted",
+        "_later", "_most_ready", "_renewer", "held", "member", "name", "quota", "ready",
+        "renew_at", "wake", "wanted",
     )  # fmt: skip
 
     def __init__(
         self,
         renewer: PermitRenewer,
         name: str,
-        terms: Terms,
-        flow: str,
-        epoch: int,
-        seconds: float,
+        quota: Quota,
+        member: Member,
         wake: Callable[[], object],
     ) -> None:
         self._renewer = renewer
         self.name = name
-        self.terms = terms
-        self.flow = flow
-        self.epoch = epoch
-        self.seconds = seconds
+        self.quota = quota
+        self.member = member
         self.wake = wake
         #: All permits that are ours: in use, to be taken, or for later.
         self.held = 0
@@ -70,8 +78,8 @@ class Holder:
         self.renew_at = math.inf
         # Of a rate.
         self._most_ready: int | None = None
-        if terms.interval is not None:
-            self._most_ready = max(1, round(HORIZON / 2 / terms.interval))
+        if quota.interval is not None:
+            self._most_ready = max(1, round(HORIZON / 2 / quota.interval))
         # When permits may be used that are ours already.
         self._later: list[float] = []
 
@@ -121,17 +129,17 @@ class Holder:
             self.held -= 1
             self._renewer.ask_soon(self.name)
 
-    def ask(self) -> Ask:
+    def request(self) -> PermitRequest:
         """What is to be said; the caller has the lock."""
-        wanted = max(0, self.wanted - self.spare)
-        return Ask(self.flow, self.epoch, self.held, wanted, self.seconds)
+        flow, epoch, seconds = self.member
+        return PermitRequest(flow, epoch, self.held, max(0, self.wanted - self.spare), seconds)
 
     def add(self, permits: list[float], now: float) -> None:
         """Take in what was given; the caller has the lock."""
         self.held += len(permits)
         for seconds in permits:
             heapq.heappush(self._later, now + seconds)
-        self.renew_at = now + self.seconds / _RENEWALS
+        self.renew_at = now + self.member.seconds / _RENEWALS
         if self._trim():  # it wants less than when it was asked
             self._renewer.ask_soon(self.name)
 
@@ -140,7 +148,7 @@ class Holder:
         """When the next permit may be used."""
         return self._later[0] if self._later else math.inf
 
-    def ripen(self, now: float) -> bool:
+    def collect_due(self, now: float) -> bool:
         """Whether there are more permits to take now; the caller has the lock."""
         before = self.ready
         while self._later and self._later[0] <= now:
@@ -189,20 +197,12 @@ class PermitRenewer:
         """No flow will have a part in anything any more."""
         self._store.close()
 
-    def join(
-        self,
-        name: str,
-        terms: Terms,
-        flow: str,
-        epoch: int,
-        seconds: float,
-        wake: Callable[[], object],
-    ) -> Holder:
-        """Take part in a limit, as a flow of which nothing else in this process does."""
-        holder = Holder(self, name, terms, flow, epoch, seconds, wake)
+    def join(self, name: str, quota: Quota, member: Member, wake: Callable[[], object]) -> Holder:
+        """Take part in a limit, as the only member of this process that is a run of its flow."""
+        holder = Holder(self, name, quota, member, wake)
         with self.changed:
             limit = self._limits.setdefault(name, _Limit())
-            limit.holders[flow] = holder
+            limit.holders[member.flow] = holder
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._main, name="wbengine-limits", daemon=True
@@ -213,20 +213,20 @@ class PermitRenewer:
     def leave(self, holders: list[Holder]) -> None:
         """Give back all of these at once; a store that fails lets them expire."""
         with self._asking:
-            wants = {}
+            requests = {}
             with self.changed:
                 for holder in holders:
-                    limit = self._limits.get(holder.name)
-                    if limit is None or limit.holders.get(holder.flow) is not holder:
+                    limit, flow = self._limits.get(holder.name), holder.member.flow
+                    if limit is None or limit.holders.get(flow) is not holder:
                         continue  # the flow is run anew
-                    del limit.holders[holder.flow]
+                    del limit.holders[flow]
                     if not limit.holders:
                         del self._limits[holder.name]
-                    gone = Ask(holder.flow, holder.epoch, 0, 0, 0)
-                    others = [other.ask() for other in limit.holders.values()]
-                    wants[holder.name] = stores.Wants(holder.terms, [gone, *others])
+                    gone = PermitRequest(flow, holder.member.epoch, 0, 0, 0)
+                    others = [other.request() for other in limit.holders.values()]
+                    requests[holder.name] = holder.quota, [gone, *others]
                 self.changed.notify()
-            self._settle(wants)
+            self._settle(requests)
 
     def ask_soon(self, name: str) -> None:
         """Something is to be said about a limit; the caller has the lock."""
@@ -242,17 +242,16 @@ class PermitRenewer:
     def _main(self) -> None:
         while self._wait():
             with self._asking:
-                now, wants = self._clock(), {}
+                now, requests = self._clock(), {}
                 with self.changed:
                     for name, limit in self._limits.items():
                         if limit.due <= now:
                             limit.due = math.inf
-                            asks = [holder.ask() for holder in limit.holders.values()]
+                            found = [holder.request() for holder in limit.holders.values()]
                             # Of several tasks with one limit that of any.
-                            terms = next(iter(limit.holders.values())).terms
-                            wants[name] = stores.Wants(terms, asks)
-                if wants:
-                    self._settle(wants)
+                            requests[name] = next(iter(limit.holders.values())).quota, found
+                if requests:
+                    self._settle(requests)
             self._wake()
 
     def _wait(self) -> bool:
@@ -272,16 +271,16 @@ class PermitRenewer:
         holders = itertools.chain.from_iterable(limit.holders.values() for limit in limits)
         return min((*(limit.due for limit in limits), *(holder.due for holder in holders)))
 
-    def _settle(self, wants: dict[str, stores.Wants]) -> None:
+    def _settle(self, requests: dict[str, stores.Requests]) -> None:
         """Say what is wanted, and take in what is given."""
         try:
-            answers = self._store.settle(wants)
+            answers = self._store.settle(requests)
         except Exception as error:
             LOG.warning("Limits could not be looked at: %s", error)
             answers = {}
         now = self._clock()
         with self.changed:
-            for name in wants:
+            for name in requests:
                 limit = self._limits.get(name)
                 if limit is None:
                     continue
@@ -315,7 +314,7 @@ class PermitRenewer:
                 holder
                 for limit in self._limits.values()
                 for holder in limit.holders.values()
-                if holder.ripen(now)
+                if holder.collect_due(now)
             ]
         for holder in found:
             holder.wake()

@@ -11,18 +11,19 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from wbengine import _sql, exceptions
 from wbengine._sql import dialects
-from wbengine.permits.accounts import Account, Answer, Ask, Terms
+from wbengine.permits.accounts import Account, Answer, PermitRequest
+from wbengine.permits.limits import Quota
 from wbengine.persistence import base
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import tables
 
-__all__ = ["MemoryStore", "RedisStore", "SQLStore", "Store", "Wants", "check_url", "store_of"]
+__all__ = ["MemoryStore", "RedisStore", "Requests", "SQLStore", "Store", "check_url", "store_of"]
 
 _T = TypeVar("_T")
 
@@ -37,19 +38,16 @@ _SWEEP_SECONDS: Final = 60.0
 _TRIES: Final = 50
 
 
-class Wants(NamedTuple):
-    """What some flows say about one limit."""
-
-    terms: Terms
-    asks: list[Ask]
+#: What some flows say about one limit.
+Requests = tuple[Quota, list[PermitRequest]]
 
 
 class Store(abc.ABC):
     """Keeps accounts; any thread may call it."""
 
     @abc.abstractmethod
-    def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
-        """Let flows say what they want of limits, by the names of these.
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        """Let flows say what they hold, and want, of limits: by the names of these.
 
         Of each limit in one step.  May be repeated after it failed.
 
@@ -74,13 +72,13 @@ class MemoryStore(Store):
         # With more than so many, those that are not needed any more are looked for.
         self._sweep_at = _MOST
 
-    def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
         found = {}
         with self._lock:
             now = self._clock()
-            for name, want in wants.items():
+            for name, asked in requests.items():
                 account = self._accounts.setdefault(name, Account())
-                found[name] = account.settle(*want, now)
+                found[name] = account.settle(*asked, now)
                 if account.expires(now) <= 0:
                     del self._accounts[name]
             if len(self._accounts) > self._sweep_at:
@@ -120,20 +118,20 @@ class SQLStore(Store):
         self._remove = sa.text(f"DELETE FROM {table} WHERE name = :name")
         self._all = sa.text(f"SELECT name, account, {now} AS now FROM {table} ORDER BY name")
 
-    def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
-        found, names = dict[str, Answer](), sorted(wants)
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        found, names = dict[str, Answer](), sorted(requests)
         self._backend.prepare()
         if time.monotonic() > self._swept + _SWEEP_SECONDS:
             self._swept = time.monotonic()
             self._transact(lambda connection: connection.execute(self._sweep), write=True)
         for start in range(0, len(names), _MOST):
             some = names[start : start + _MOST]
-            work = functools.partial(self._settle, names=some, wants=wants)
+            work = functools.partial(self._settle, names=some, requests=requests)
             found.update(self._transact(work, write=True))
         return found
 
     def _settle(
-        self, connection: sa.Connection, names: list[str], wants: Mapping[str, Wants]
+        self, connection: sa.Connection, names: list[str], requests: Mapping[str, Requests]
     ) -> dict[str, Answer]:
         kept = {row.name: row for row in connection.execute(self._read, {"names": names})}
         if missing := [name for name in names if name not in kept]:
@@ -144,13 +142,13 @@ class SQLStore(Store):
         found, changed, over = {}, [], []
         for name, row in kept.items():
             account = _account(name, row.account)
-            found[name] = account.settle(*wants[name], row.now)
+            found[name] = account.settle(*requests[name], row.now)
             left = account.expires(row.now)
             if left <= 0:
                 over.append({"name": name})
             else:
-                told = json.dumps(account.to_dict())
-                changed.append({"name": name, "account": told, "expires": row.now + left})
+                text = json.dumps(account.to_dict())
+                changed.append({"name": name, "account": text, "expires": row.now + left})
         for statement, rows in ((self._write, changed), (self._remove, over)):
             if rows:
                 connection.execute(statement, rows)
@@ -201,19 +199,19 @@ class RedisStore(Store):
         )
         self._swap = self._client.register_script(_SWAP)
 
-    def settle(self, wants: Mapping[str, Wants]) -> dict[str, Answer]:
-        return {name: self._settle(name, want) for name, want in wants.items()}
+    def settle(self, requests: Mapping[str, Requests]) -> dict[str, Answer]:
+        return {name: self._settle(name, asked) for name, asked in requests.items()}
 
-    def _settle(self, name: str, want: Wants) -> Answer:
+    def _settle(self, name: str, requests: Requests) -> Answer:
         try:
             for _ in range(_TRIES):
-                text, now = self._read(name)
-                account = _account(name, text)
-                answer = account.settle(*want, now)
+                before, now = self._read(name)
+                account = _account(name, before)
+                answer = account.settle(*requests, now)
                 left = account.expires(now)
-                told = json.dumps(account.to_dict()) if left > 0 else ""
+                after = json.dumps(account.to_dict()) if left > 0 else ""
                 expiry = max(1, int(left * 1000))
-                if self._swap(keys=[self._prefix + name], args=[text, told, expiry]):
+                if self._swap(keys=[self._prefix + name], args=[before, after, expiry]):
                     return answer
                 time.sleep(random.uniform(0, 0.005))
         except self._errors as error:

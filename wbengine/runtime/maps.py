@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
@@ -180,16 +180,16 @@ class Maps:
         self,
         most: int,
         now: float | None = None,
-        crowded: Callable[[int], bool] | None = None,
+        is_full: Callable[[int], bool] | None = None,
     ) -> list[calls.Invocation]:
-        """What may be submitted `now` (unix seconds), at most `most` items; of no Map that is
-        `crowded`.
+        """What may be submitted `now` (unix seconds), at most `most` items; of no Map of which so
+        many wait that it `is_full`.
         """
         found: list[calls.Invocation] = []
         for node in list(self._refillable):
             if len(found) == most:
                 break
-            if crowded is not None and crowded(node):
+            if is_full is not None and is_full(node):
                 continue
             running = self.running[node]
             taken = running.fanout.take(most - len(found))
@@ -279,19 +279,6 @@ class Maps:
         fanout = self.running[call.node].fanout
         fanout.give_back(call.index, call.recovered)
         self._changed(call.node, fanout)
-
-    def take_back(self, node: int, withdrawn: Iterable[calls.Invocation]) -> list[calls.Invocation]:
-        """Of what the executor gave back, keep the items of a Map that starts no more.
-
-        Returns the rest, which is to be submitted again.
-        """
-        others = []
-        for call in withdrawn:
-            if call.node == node:
-                self.give_back(call)
-            else:
-                others.append(call)
-        return others
 
     def _changed(self, node: int, fanout: Fanout) -> None:
         if fanout.can_take:

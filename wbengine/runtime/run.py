@@ -21,15 +21,15 @@ from __future__ import annotations
 import math
 import queue
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wbengine import _clock, start_times, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
+from wbengine.permits import tasks as limited_module
 from wbengine.runtime import atoms, retry_decisions, saving
-from wbengine.runtime import limited as limited_module
 from wbengine.runtime import plan as plan_module
 from wbengine.runtime import scheduler as scheduler_module
 from wbengine.runtime import timers as timers_module
@@ -356,6 +356,11 @@ class Run:
             if call is not None:
                 begun.append(call)
 
+    def _begin_call(self, call: calls.Invocation) -> None:
+        """Hand out with this turn, or the next, what was held back, or taken back."""
+        self._begun.append(call)
+        self._beginning.append(call.node)
+
     def _vote(self, node: int) -> None:
         ballot = self._scheduler.ballot(node)
         try:
@@ -373,8 +378,8 @@ class Run:
         if len(tasks) != len(begun):
             retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
-            crowded = None if self._limited is None else self._limited.crowded
-            tasks += self._maps.refill(self._most, self._clock.time(), crowded)
+            is_full = None if self._limited is None else self._limited.is_full
+            tasks += self._maps.refill(self._most, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
@@ -502,14 +507,12 @@ class Run:
             self._handle_outcome(*ended)
         elif not self._scheduler.halted and self._maps.to_withdraw(call.node):
             self._in_flight.cancel(self._in_flight.cancellable_of(call.node))
-            withdrawn = self._withdraw()
-            others = self._maps.take_back(call.node, withdrawn)
-            if self._limited is not None:
-                for other in withdrawn:
-                    if other.node == call.node:
-                        self._limited.ended(other.node, other.index)
-            self._begun += others
-            self._beginning += [other.node for other in others]
+            self._give_back_limited(range(call.node, call.node + 1))
+            for other in self._withdraw():
+                if other.node == call.node:
+                    self._give_back(other)
+                else:
+                    self._begin_call(other)
 
     def _release_idle_maps(self) -> None:
         """Let go of the Maps that cannot go on: nothing of them is under way any more."""
@@ -547,8 +550,7 @@ class Run:
                 self._scheduler.wake(key)
                 woken.add(key)
             elif (call := self._held.pop(key, None)) is not None:
-                self._begun.append(call)
-                self._beginning.append(call.node)
+                self._begin_call(call)
         return woken
 
     def _may_start(self, call: calls.Invocation) -> bool:
@@ -585,9 +587,9 @@ class Run:
         self, nodes: Sequence[int], limited: limited_module.LimitedTasks
     ) -> Sequence[int]:
         """What of these may begin, and what waited for its permit and has it."""
-        found, calls_of_items = limited.take()
-        self._begun += calls_of_items
-        self._beginning += [call.node for call in calls_of_items]
+        found, items = limited.take()
+        for call in items:
+            self._begin_call(call)
         for node in nodes:
             item: Any = self._plan.items[node]
             if node not in limited.limits or item.fans_out:
@@ -616,21 +618,24 @@ class Run:
         found = []
         for call in tasks:
             try:
-                if not is_item(call) or call.action != calls.EXECUTE or limited.begin_item(call):
+                if (
+                    not is_item(call)
+                    or call.action != calls.EXECUTE
+                    or limited.begin(call.node, call.priority, call, anyway=call.recovered)
+                ):
                     found.append(call)
             except Exception as error:
                 self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
         limited.ask()
         return found
 
-    def _forget_limited(self, scope: Container[int]) -> None:
-        """What waits for a permit in a scope is not to be begun now."""
-        assert self._limited is not None
-        nodes = self._limited.waiting_nodes(scope)
-        self._limited.forget(nodes)
-        for node in nodes:
-            self._scheduler.give_back(node)
-        self._limited.ask()
+    def _give_back_limited(self, scope: range) -> None:
+        """What waits for permits in a scope is not to begin now."""
+        for node, call in () if self._limited is None else self._limited.withdraw(scope):
+            if call is None:
+                self._scheduler.give_back(node)
+            else:
+                self._give_back(call)
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -759,8 +764,7 @@ class Run:
                     self._scheduler.try_reverts_again()
                     self._give_up(GivenUp(True, request.reason))
                 self._in_flight.granted.append(request)
-                if self._limited is not None:
-                    self._forget_limited(range(len(self._plan)))
+                self._give_back_limited(range(len(self._plan)))
                 for call in self._withdraw():
                     self._give_back(call)
                 self._in_flight.cancel(self._in_flight.targets(request))
@@ -797,15 +801,10 @@ class Run:
         """A scope is being undone: cancel what of it is under way, as far as that says so itself
         (`Task.cancel_on_revert`).
         """
-        limited: Container[int] = ()
-        if self._limited is not None:
-            self._forget_limited(scope)
-            limited = self._limited.limits
+        self._give_back_limited(scope)
         if self._maps.running:
+            limited = () if self._limited is None else self._limited.limits
             self._in_flight.ending.update(self._maps.undo(scope, limited))
-        if self._limited is not None:
-            for call in self._limited.withdraw(scope):
-                self._give_back(call)
         found = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # in the midst of a turn
             found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
@@ -862,8 +861,7 @@ class Run:
         if not self._scheduler.halted:
             self._scheduler.halt()
             self._maps.halt()
-        if self._limited is not None:
-            self._forget_limited(range(len(self._plan)))
+        self._give_back_limited(range(len(self._plan)))
         begun, self._begun, self._beginning = self._begun, [], []
         for call in [*begun, *self._withdraw()]:
             self._give_back(call)
@@ -871,8 +869,7 @@ class Run:
     def _withdraw(self) -> list[calls.Invocation]:
         """Take back all that has not started."""
         held, self._held = self._held, {}
-        waiting = () if self._limited is None else self._limited.withdraw()
-        return [*held.values(), *waiting, *self._executor.withdraw()]
+        return [*held.values(), *self._executor.withdraw()]
 
     def _give_back(self, call: atoms.Call) -> None:
         if isinstance(call, calls.Invocation):

@@ -1,4 +1,4 @@
-"""Limits of how often, and how many at once, tasks and flows are run, by all engines together."""
+"""What limits a task or a flow, as that says of itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine import _names, _secrets
 
-__all__ = ["ATTRIBUTES", "Limit", "check", "limit_of"]
+__all__ = ["ATTRIBUTES", "UNLIMITED", "Limit", "Quota", "check", "limit_of"]
 
 #: What a task or a flow has that says how it is limited.
 ATTRIBUTES: Final = ("rate_limit", "concurrency", "concurrency_key", "limit")
@@ -21,25 +21,36 @@ _RATE: Final = re.compile(r"([1-9][0-9]{0,8})/([smhd])")
 _LONGEST: Final = 200
 
 
-class Limit(NamedTuple):
+class Quota(NamedTuple):
     """How often something may begin, and how many of it may be under way at once.
 
-    Of all that is called `name`, and for which `key` returns the same: it is given those of the
-    arguments that `takes` names.  `interval`: seconds between two beginnings, on the average.
+    `interval`: seconds between two beginnings, on the average.
     """
 
-    name: str
     rate: str | None = None
     interval: float | None = None
     concurrency: int | None = None
-    key: Callable[..., Any] | None = None
-    takes: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """It in words: '100/m, 10 at once'."""
         at_once = None if self.concurrency is None else f"{self.concurrency:,} at once"
         return ", ".join(filter(None, (self.rate, at_once)))
+
+
+UNLIMITED: Final = Quota()
+
+
+class Limit(NamedTuple):
+    """The quota of all that is called `name`, and for which `key` returns the same.
+
+    The key is given those of the arguments that `takes` names.
+    """
+
+    name: str
+    quota: Quota = UNLIMITED
+    key: Callable[..., Any] | None = None
+    takes: tuple[str, ...] = ()
 
     def id_of(self, arguments: Mapping[str, Any]) -> str:
         """What is counted together with what has these arguments.
@@ -61,8 +72,8 @@ class Limit(NamedTuple):
         return _short(f"{self.name}[{found}]")
 
 
-def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit | None:
-    """What limits a task or a flow, if anything does; `what` it is, in errors.
+def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) -> Limit:
+    """What limits a task or a flow; `what` it is, in errors.
 
     :param name: of the limit, unless the owner has one for it.
     :param known: the arguments it may have; None: any.
@@ -70,14 +81,10 @@ def limit_of(owner: Any, what: str, name: str, known: Collection[str] | None) ->
     """
     rate, concurrency, shared = owner.rate_limit, owner.concurrency, owner.limit
     key = _key_of(owner)
-    if rate is None and concurrency is None:
-        return None  # whatever else is called so is the user's own
     check(what, rate, concurrency, key, shared)
-    takes: tuple[str, ...] = ()
-    if key is not None:
-        takes = _taken(key, what, known)
-    interval = None if rate is None else _interval(rate)
-    return Limit(name if shared is None else shared, rate, interval, concurrency, key, takes)
+    quota = Quota(rate, None if rate is None else _interval(rate), concurrency)
+    takes = () if key is None else _taken(key, what, known)
+    return Limit(name if shared is None else shared, quota, key, takes)
 
 
 def check(what: str, rate: Any, concurrency: Any, key: Any, shared: Any) -> None:
