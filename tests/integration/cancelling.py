@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,15 @@ LINE, WIDE = linear_flow.Flow, unordered_flow.Flow
 
 
 @contextlib.contextmanager
-def kind_of(name: str, folder: Path, slots: int = 3) -> Iterator[dict[str, Any]]:
-    """Options for one kind of engine."""
+def kind_of(name: str, folder: Path, *more: Any, slots: int = 3) -> Iterator[dict[str, Any]]:
+    """Options for one kind of engine; workers know the tasks of `more` modules."""
     if name == "serial":
         yield {}
     elif name in ("threads", "processes"):
         yield {"engine": "parallel", "executor": name, "max_workers": slots}
     else:
         url = f"memory://{folder.name}" if name == "memory" else f"filesystem://{folder / 'broker'}"
-        with worker_in_thread(url, tasks, threads_count=slots):
+        with worker_in_thread(url, tasks, *more, threads_count=slots):
             yield {"engine": "worker-based", "url": url}
 
 
@@ -40,31 +39,6 @@ class Log:
         if not self.path.exists():
             return []
         return [line.split()[0] for line in self.path.read_text().splitlines()]
-
-
-class Runner(threading.Thread):
-    """Runs an engine until the end of a `with` block at the latest, and keeps what it raises."""
-
-    def __init__(self, engine: Any, **options: Any) -> None:
-        super().__init__(daemon=True)
-        self.engine = engine
-        self.options = options
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.engine.run(**self.options)
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> Runner:
-        self.engine.compile()
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.join(60)
-        assert not self.is_alive()
 
 
 def load(flow: Any, log: Log, kind: dict[str, Any], **more: Any) -> Any:

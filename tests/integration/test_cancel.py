@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, Runner, kind_of, load
+from tests.integration.cancelling import LINE, WIDE, Log, kind_of, load
 from tests.support import cancelled_tasks as tasks
+from tests.support.beside import Running
 from tests.support.workers import until
 from wbengine import exceptions, retry, states, task
 
@@ -43,7 +44,7 @@ def test_cancelled_flow_tells_its_running_task_and_reverts(
     """And what ran before is undone; what comes after never starts."""
     flow = LINE("f").add(tasks.Quick("a"), cls("b"), tasks.Quick("c"))
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         began(log, "b")
         assert engine.cancel(reason="enough")
     assert type(run.error) is exceptions.Cancelled and str(run.error).endswith("enough")
@@ -59,7 +60,7 @@ def test_cancelling_one_task_leaves_the_others_running(
     if "engine" not in kind:
         pytest.skip("it runs one at a time")
     engine = load(WIDE("f").add(tasks.Heeds("a"), tasks.Heeds("b")), log, kind)
-    with Runner(engine):
+    with Running(engine):
         began(log, "a", "b")
         engine.cancel("a")
         until(lambda: "-a" in log.lines)
@@ -72,7 +73,7 @@ def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -
     """More than there is room for; each that ran is undone, and no other."""
     names = [f"t{n}" for n in range(12)]
     engine = load(WIDE("f").add(*[tasks.Heeds(name) for name in names]), log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         until(lambda: len(log.lines) >= (3 if "engine" in kind else 1))
         engine.cancel()
     assert isinstance(run.error, exceptions.Cancelled)
@@ -86,7 +87,7 @@ def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -
 def test_a_retry_does_not_run_it_again(kind: dict[str, Any], log: Log) -> None:
     flow = LINE("f", retry=retry.Times(5, "r")).add(tasks.Quick("a"), tasks.Heeds("b"))
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         began(log, "b")
         engine.cancel("b")
     assert isinstance(run.error, exceptions.Cancelled)
@@ -96,7 +97,7 @@ def test_a_retry_does_not_run_it_again(kind: dict[str, Any], log: Log) -> None:
 def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
     flow = LINE("f").add(task.Map(tasks.Item("i"), name="m", max_in_flight=3))
     engine = load(flow, log, kind, store={"items": list(range(9))})
-    with Runner(engine) as run:
+    with Running(engine) as run:
         began(log, "m[0]", "m[1]", "m[2]")
         engine.cancel("m")
     assert isinstance(run.error, exceptions.Cancelled)
@@ -115,7 +116,7 @@ def test_task_that_ignores_cancellation_is_killed_after_the_grace(
     with kind_of(name, tmp_path) as kind:
         flow = WIDE("f").add(tasks.Deaf("a"), tasks.Heeds("b"))
         engine = load(flow, log, kind, cancel_grace=0.2)
-        with Runner(engine) as run:
+        with Running(engine) as run:
             began(log, "a", "b")
             engine.cancel("a")
             until(lambda: "-a" in log.lines)
@@ -132,7 +133,7 @@ def test_suspended_cancellation_is_reverted_by_the_next_engine(
     """Suspended while it is reverted, and gone on with by another engine."""
     flow = LINE("f").add(tasks.Quick("a"), tasks.Heeds("b"))
     engine = load(flow, log, kind, backend=f"dir://{tmp_path / 'store'}")
-    with Runner(engine) as run:
+    with Running(engine) as run:
         began(log, "b")
         engine.suspend()
         engine.cancel(reason="enough")
@@ -190,7 +191,7 @@ def live(engine: Any, chance: random.Random) -> str:
         begun = threading.Event()
         engine.notifier.register(states.RUNNING, lambda state, details, e=begun: e.set())
         deadline = chance.choice([None, None, 0.005, 0.02])
-        with Runner(engine, deadline=deadline) as run:
+        with Running(engine, deadline=deadline) as run:
             assert begun.wait(30)
             for what in chance.choices(["cancel", "one", "suspend", "nothing"], k=3):
                 time.sleep(chance.random() * chance.choice([0.0, 0.003, 0.03]))

@@ -4,7 +4,6 @@ undone, and nobody is asked about its end.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import LINE, WIDE, Log, Runner, load
+from tests.integration.cancelling import LINE, WIDE, Log, kind_of, load
 from tests.support import cancelled_tasks, ending_tasks
-from tests.support.workers import until, worker_in_thread
+from tests.support.beside import Running
+from tests.support.workers import until
 from wbengine import _clock, exceptions, retry, states, task
 
 KINDS = ("threads", "processes", "memory", "filesystem")
@@ -23,16 +23,8 @@ KINDS = ("threads", "processes", "memory", "filesystem")
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Options for one kind of engine that runs several tasks at a time."""
-    name = request.param
-    with contextlib.ExitStack() as stack:
-        if name in ("threads", "processes"):
-            yield {"engine": "parallel", "executor": name, "max_workers": 4}
-            return
-        folder = tmp_path / "broker"
-        url = f"memory://{tmp_path.name}-early" if name == "memory" else f"filesystem://{folder}"
-        known = [cancelled_tasks, ending_tasks]
-        stack.enter_context(worker_in_thread(url, *known, threads_count=4))
-        yield {"engine": "worker-based", "url": url}
+    with kind_of(request.param, tmp_path, ending_tasks, slots=4) as options:
+        yield options
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def test_failure_cancels_running_tasks_and_reverts(
     bad = ending_tasks.Fails("bad", inject={"after": ["b", "c"]})
     flow = LINE("f").add(cancelled_tasks.Quick("a"), WIDE("w").add(*others, bad))
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert isinstance(run.error, RuntimeError) and "bad failed" in str(run.error)
     assert sorted(log.lines) == ["!b", "!c", "+a", "+b", "+bad", "+c", "-a", "-b", "-c"]
@@ -72,7 +64,7 @@ def test_others_are_waited_for(kind: dict[str, Any], log: Log) -> None:
     bad = ending_tasks.Fails("bad", inject={"after": ["b", "c"]})
     flow = WIDE("f").add(ending_tasks.Early("b"), cancelled_tasks.Heeds("c"), bad)
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         until(lambda: "!b" in log.lines)
         assert "!c" not in log.lines and "-c" not in log.lines
         engine.cancel("c")
@@ -87,7 +79,7 @@ def test_a_retry_is_not_asked_about_it(kind: dict[str, Any], log: Log, tmp_path:
     inner = WIDE("w", retry=Noting("r")).add(ending_tasks.Early("b"), bad)
     flow = WIDE("f").add(inner, ending_tasks.Early("beside"))
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         until(lambda: log.lines.count("+b") == 2)
         assert "!beside" not in log.lines and log.lines.count("-b") == 1
         history = engine.storage.get_retry_history("r")
@@ -110,7 +102,7 @@ def test_an_error_of_its_own_counts(kind: dict[str, Any], log: Log, tmp_path: Pa
     bad = ending_tasks.Fails("bad", inject={"after": ["b"], "flag": flag}, requires=["flag"])
     flow = WIDE("w", retry=Noting("r")).add(ending_tasks.Sulks("b"), bad)
     engine = load(flow, log, kind)
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert run.error is not None and "sulking" in str(run.error)
     assert log.lines.count("+b") == 1
@@ -130,7 +122,7 @@ class Waiting(_clock.Clock):
 def test_deadline_reverts_the_flow(kind: dict[str, Any], log: Log) -> None:
     engine = load(WIDE("f").add(ending_tasks.Early("b")), log, kind)
     engine._clock = Waiting(log, "b")
-    with Runner(engine, deadline=0.2) as run:
+    with Running(engine, deadline=0.2) as run:
         pass
     assert isinstance(run.error, exceptions.DeadlineExceeded)
     assert log.lines[-1] == "-b"
@@ -141,7 +133,7 @@ def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
     many = task.Map(ending_tasks.EarlyItem("i"), name="m", max_in_flight=3)
     bad = ending_tasks.Fails("bad", inject={"after": ["m[2]"]})
     engine = load(WIDE("f").add(many, bad), log, kind, store={"items": list(range(20))})
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert "bad failed" in str(run.error)
     ran = {line[1:] for line in log.lines if line[0] == "+"} - {"bad"}
@@ -153,7 +145,7 @@ def test_no_item_follows_one_that_succeeds_all_the_same(kind: dict[str, Any], lo
     many = task.Map(ending_tasks.ShruggingItem("i"), name="m", max_in_flight=1)
     bad = ending_tasks.Fails("bad", inject={"after": ["m[0]"]})
     engine = load(WIDE("f").add(many, bad), log, kind, store={"items": [0, 1]})
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert "bad failed" in str(run.error)
     assert sorted(log.lines) == ["!m[0]", "+bad", "+m[0]", "-m[0]"]
@@ -162,7 +154,7 @@ def test_no_item_follows_one_that_succeeds_all_the_same(kind: dict[str, Any], lo
 def test_an_item_that_fails_ends_the_others(kind: dict[str, Any], log: Log) -> None:
     many = task.Map(ending_tasks.FailingItem("i"), name="m")
     engine = load(many, log, kind, store={"items": [0, 1]})
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert "item 0 failed" in str(run.error)
     assert "!m[1]" in log.lines
@@ -174,7 +166,7 @@ def test_on_a_serial_engine_it_ends_by_itself(log: Log) -> None:
         ending_tasks.Fails("bad", inject={"after": []}), cancelled_tasks.Quick("b")
     )
     engine = load(flow, log, {})
-    with Runner(engine) as run:
+    with Running(engine) as run:
         pass
     assert "bad failed" in str(run.error)
     assert log.lines in (["+bad", "+b", "-b"], ["+bad"])

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import limited, signalled
+from tests.support import beside, limited, signalled
 from tests.support.fresh import process
 from tests.support.limited import ENDLESS, RELEASED, TOLD, flow, one_each, three, twenty
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
-from wbengine.engines import base as engine_base
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.permits import stores
 from wbengine.persistence import backends, base
@@ -62,28 +61,11 @@ def store(tmp_path: Path) -> Iterator[base.Backend]:
         yield made
 
 
-class Running:
-    """An engine in a thread."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self.engine: engine_base.Engine = engines.load(*args, **options)
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.engine.run()
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> str:
-        self.thread.join(60)
-        assert not self.thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        state: str = self.engine.storage.get_flow_state()
-        return state
+def running(*args: Any, **options: Any) -> beside.Running:
+    """An engine that runs from now on."""
+    made = beside.Running(engines.load(*args, **options))
+    made.start()
+    return made
 
 
 def test_no_more_run_at_once(options: dict[str, Any], kept: dict[str, Any]) -> None:
@@ -94,7 +76,7 @@ def test_no_more_run_at_once(options: dict[str, Any], kept: dict[str, Any]) -> N
 
 
 def test_two_engines_share(kept: dict[str, Any]) -> None:
-    runs = [Running(flow(three, 20, who), **PARALLEL, **kept) for who in "ab"]
+    runs = [running(flow(three, 20, who), **PARALLEL, **kept) for who in "ab"]
     assert [run.end() for run in runs] == [states.SUCCESS] * 2
     assert len(TOLD.began) == 40 and TOLD.most == 3
     assert left(kept) == {}, "permits are given back when a run ends"
@@ -106,7 +88,7 @@ def left(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_rate_is_kept_by_all_together(kept: dict[str, Any]) -> None:
-    runs = [Running(flow(twenty, 30, who, 0.0), **PARALLEL, **kept) for who in "ab"]
+    runs = [running(flow(twenty, 30, who, 0.0), **PARALLEL, **kept) for who in "ab"]
     assert [run.end() for run in runs] == [states.SUCCESS] * 2
     times = sorted(at for _, at in TOLD.began)
     assert len(times) == 60
@@ -118,9 +100,9 @@ def test_rate_is_kept_by_all_together(kept: dict[str, Any]) -> None:
 
 def test_flows_get_the_same_share(store: base.Backend) -> None:
     """Also one that comes when another has everything, and has much more to do."""
-    big = Running(flow(three, 200, "big", 0.03), backend=store, **PARALLEL)
+    big = running(flow(three, 200, "big", 0.03), backend=store, **PARALLEL)
     until(lambda: len(TOLD.began) >= 10)
-    small = Running(flow(three, 30, "small", 0.03), backend=store, **PARALLEL)
+    small = running(flow(three, 30, "small", 0.03), backend=store, **PARALLEL)
     assert small.end() == states.SUCCESS
     told = [who for who, _ in TOLD.began]
     during = Counter(told[told.index("small") :])
@@ -170,9 +152,9 @@ def test_tasks_of_one_limit_share_it() -> None:
 
 def test_what_waits_was_not_begun(store: base.Backend) -> None:
     """It takes no attempt, and who looks is told what it waits for."""
-    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: TOLD.running == 3)
-    run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+    run = running(flow(three, 5, "f"), backend=store, **PARALLEL)
     uuid = run.engine.storage.flow_uuid
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
@@ -188,12 +170,12 @@ def test_what_waits_was_not_begun(store: base.Backend) -> None:
 
 
 def test_items_that_wait_are_told_of(store: base.Backend) -> None:
-    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: TOLD.running == 3)
     found = linear_flow.Flow("f").add(
         task.Map(three(inject={"seconds": 0.0}), over="items", item="who")
     )
-    run = Running(found, backend=store, inputs={"items": ["a", "b"]}, **PARALLEL)
+    run = running(found, backend=store, inputs={"items": ["a", "b"]}, **PARALLEL)
 
     def waiting() -> str | None:
         with store.get_connection() as connection:
@@ -208,7 +190,7 @@ def test_items_that_wait_are_told_of(store: base.Backend) -> None:
 @pytest.mark.parametrize("how", ["suspend", "cancel", "deadline", "sibling fails"])
 def test_flow_that_waits_can_be_ended(how: str, store: base.Backend) -> None:
     """At once: nothing of what waits is run for it."""
-    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: TOLD.running == 3)
     found = flow(three, 5, "f")
     if how == "sibling fails":
@@ -252,7 +234,7 @@ class SpoilsLate(task.Task):
 @pytest.mark.parametrize("own", [0, 2])
 def test_items_that_wait_do_not_hold_up_undoing(own: int, cancel_on_revert: bool) -> None:
     """Neither those of which none began, nor those of which some did."""
-    holder = Running(flow(three, 3 - own, "holder", ENDLESS), **PARALLEL)
+    holder = running(flow(three, 3 - own, "holder", ENDLESS), **PARALLEL)
     until(lambda: TOLD.running == 3 - own)
     made = three("each", inject={"seconds": 0.5})
     made.cancel_on_revert = cancel_on_revert
@@ -281,9 +263,9 @@ def test_suspended_flow_goes_on(store: base.Backend) -> None:
 
 
 def test_cancelled_task_does_not_wait(store: base.Backend) -> None:
-    holder = Running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
+    holder = running(flow(three, 3, "holder", ENDLESS), backend=store, **PARALLEL)
     until(lambda: TOLD.running == 3)
-    run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+    run = running(flow(three, 5, "f"), backend=store, **PARALLEL)
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     assert run.engine.cancel("3")
     with pytest.raises(exceptions.Cancelled):
@@ -314,7 +296,7 @@ def test_permit_is_not_held_between_attempts() -> None:
     made = Flaky("flaky")
     made.backoff = 0.5
     found = unordered_flow.Flow("f").add(made)
-    run = Running(found)
+    run = running(found)
     until(lambda: len(TOLD.began) == 1)
     began = time.monotonic()
     engines.run(Other("other"))
@@ -345,7 +327,7 @@ def test_permits_of_a_killed_engine_are_free_after_its_lease(tmp_path: Path) -> 
     with process("-c", program, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline()
         with backends.backend(url) as store:
-            run = Running(flow(three, 5, "f"), backend=store, **PARALLEL)
+            run = running(flow(three, 5, "f"), backend=store, **PARALLEL)
             until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
             other.kill()
             killed = time.monotonic()
@@ -384,7 +366,7 @@ def limited_flow(name: str, **limits: Any) -> unordered_flow.Flow:
 def test_flows_are_limited(options: dict[str, Any], kept: dict[str, Any]) -> None:
     """Those of one name, or of one limit; each holds its permit until it has ended."""
     runs = [
-        Running(limited_flow(f"f{number}", concurrency=2, limit="api"), **options, **kept)
+        running(limited_flow(f"f{number}", concurrency=2, limit="api"), **options, **kept)
         for number in range(5)
     ]
     assert [run.end() for run in runs] == [states.SUCCESS] * 5
@@ -405,7 +387,7 @@ def test_flows_have_keys_and_rates(store: base.Backend) -> None:
 
     began = time.monotonic()
     customers = ("a", "b", "a", "b", "a", "b")
-    runs = [Running(made(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers]
+    runs = [running(made(), backend=store, inputs={"customer": c}, **PARALLEL) for c in customers]
     assert [run.end() for run in runs] == [states.SUCCESS] * 6
     assert time.monotonic() - began > 0.35
     first = sorted(at for _, at in TOLD.began)[: 2 * 3]
@@ -416,9 +398,9 @@ def test_flows_have_keys_and_rates(store: base.Backend) -> None:
 def test_flow_that_waits_for_its_own_limit_can_be_ended(how: str, store: base.Backend) -> None:
     first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
     first.concurrency = 1
-    holder = Running(first, backend=store, **PARALLEL)
+    holder = running(first, backend=store, **PARALLEL)
     until(lambda: TOLD.running == 1)
-    run = Running(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
+    run = running(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
     until(lambda: run.engine.storage.get_flow_state() == states.RUNNING)
     with store.get_connection() as connection:
         view = views.read(connection, run.engine.storage.flow_uuid)
@@ -444,7 +426,7 @@ def test_flow_that_waits_for_its_limit_keeps_its_place(store: base.Backend) -> N
     """A conductor does not put it aside as it does one that waits for a signal."""
     first = unordered_flow.Flow("f").add(three("t", inject={"who": "x", "seconds": ENDLESS}))
     first.concurrency = 1
-    holder = Running(first, backend=store, **PARALLEL)
+    holder = running(first, backend=store, **PARALLEL)
     until(lambda: TOLD.running == 1)
     engine = engines.load(limited_flow("f", concurrency=1), backend=store, **PARALLEL)
     engine.park_after = 0.01

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import Runner
 from tests.support import beside
 from tests.support import sample_tasks as samples
 from tests.support.amounts import amount
@@ -405,7 +404,7 @@ def suspend_until_it_ends(engine: Any, chance: random.Random, fails: bool) -> in
         running = threading.Event()
         begun = [lambda state, details, running=running: running.set()]
         engine.notifier.register(states.RUNNING, begun[0])
-        runner = Runner(engine)
+        runner = beside.Running(engine)
         runner.start()
         assert running.wait(30)
         engine.notifier.deregister(states.RUNNING, begun[0])

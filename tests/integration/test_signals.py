@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import beside
 from tests.support.fresh import process
 from tests.support.waiting import until
 from tests.support.workers import worker_in_thread
@@ -81,20 +81,12 @@ def store(tmp_path: Path) -> Iterator[base.Backend]:
         yield made
 
 
-class Running:
-    """An engine in a thread."""
+class Running(beside.Running):
+    """An engine that runs from now on."""
 
     def __init__(self, engine: engine_base.Engine) -> None:
-        self.engine = engine
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.engine.run()
-        except Exception as error:
-            self.error = error
+        super().__init__(engine)
+        self.start()
 
     def state_of(self, name: str) -> Any:
         return self.engine.storage.get_atom_state(name)
@@ -103,14 +95,6 @@ class Running:
         until(lambda: self.engine.storage.get_flow_state() == states.RUNNING)
         until(lambda: self.state_of(name) == states.RUNNING)
         return self
-
-    def end(self) -> str:
-        self.thread.join(60)
-        assert not self.thread.is_alive()
-        if self.error is not None:
-            raise self.error
-        state: str = self.engine.storage.get_flow_state()
-        return state
 
 
 def approval(**options: Any) -> task.WaitFor:

@@ -5,7 +5,42 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
+
+
+class Running(threading.Thread):
+    """Runs an engine, from its `start` or for the length of a `with` block; `error` is what the
+    run raised.
+    """
+
+    def __init__(self, engine: Any, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self.engine = engine
+        self.options = options
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.engine.run(**self.options)
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self.engine.compile()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.join(60)
+        assert not self.is_alive()
+
+    def end(self) -> str:
+        """Wait for the end; the state of the flow, or what the run raised."""
+        self.__exit__()
+        if self.error is not None:
+            raise self.error
+        state: str = self.engine.storage.get_flow_state()
+        return state
 
 
 @contextlib.contextmanager
@@ -13,22 +48,12 @@ def running(engine: Any, let: threading.Event | None = None) -> Iterator[None]:
     """Run an engine in a thread of its own; leaving the block sets `let`, if there is one, waits
     for the end, and raises what the run raised.
     """
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    run = Running(engine)
+    run.start()
     try:
         yield
     finally:
         if let is not None:
             let.set()
-        thread.join(60)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
+        run.join(60)
+    run.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import beside
 from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
 from wbengine.engines import local
@@ -67,32 +67,15 @@ class Plain(task.Task):
         return self.name
 
 
-class Run(threading.Thread):
+class Run(beside.Running):
     """An engine of `Hands` at work in a thread."""
 
     def __init__(self, flow: Any, detail: Any = None, backend: Any = None, **options: Any) -> None:
-        super().__init__(daemon=True)
         self.hands = Hands()
         detail = detail or base.create_flow_detail(flow, backend=backend)
         options["executor"] = self.hands
-        self.engine: Any = local.ParallelActionEngine(flow, detail, backend, options)
+        super().__init__(local.ParallelActionEngine(flow, detail, backend, options))
         self.engine.compile()
-        self.error: BaseException | None = None
-        self.deadline: float | None = None
-
-    def __enter__(self) -> Run:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.join(60)
-        assert not self.is_alive()
-
-    def run(self) -> None:
-        try:
-            self.engine.run(deadline=self.deadline)
-        except BaseException as error:
-            self.error = error
 
     def again(self) -> Run:
         """What goes on with the flow: another engine, in another process maybe."""
@@ -321,21 +304,11 @@ def test_what_is_being_reverted_goes_on(kind: str) -> None:
     """And a flow that failed by itself fails with that."""
     slow = Undone("a")
     engine = engines.load(LINE("f").add(slow, Boom("b")), engine=kind)
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.run()
-        except ValueError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert slow.begun.wait(60)
-    assert engine.cancel() is True
-    slow.go_on.set()
-    thread.join(60)
-    assert [str(error) for error in errors] == ["b"]
+    with beside.Running(engine) as run:
+        assert slow.begun.wait(60)
+        assert engine.cancel() is True
+        slow.go_on.set()
+    assert isinstance(run.error, ValueError) and str(run.error) == "b"
     assert engine.storage.get_flow_state() == states.REVERTED
 
 
@@ -424,7 +397,7 @@ def test_cancelled_before_time_is_up_and_after(first: str) -> None:
     """What came first is the reason; who is cancelled is told in either case."""
     run = Run(wide())
     clock = run.engine._clock = Turned()
-    run.deadline = 5000
+    run.options = {"deadline": 5000}
     with run:
         hands = begun(run)
         if first == "deadline":
@@ -633,23 +606,15 @@ def test_suspended_and_then_cancelled_at_any_moment() -> None:
     for n in range(100):
         flow = LINE("f", retry=retry.Times(5, backoff=1000)).add(Boom("a"))
         engine = engines.load(flow)
-        engine.compile()
-        thread = threading.Thread(target=run_quietly, args=(engine,))
-        thread.start()
-        until(lambda e=engine: e.storage.get_flow_state() == states.RUNNING)
-        engine.suspend()
-        if n % 3 == 0:
-            time.sleep(random.random() / 5000)
-        cancelled = engine.cancel()
-        thread.join(60)
+        with beside.Running(engine):
+            until(lambda e=engine: e.storage.get_flow_state() == states.RUNNING)
+            engine.suspend()
+            if n % 3 == 0:
+                time.sleep(random.random() / 5000)
+            cancelled = engine.cancel()
         heard += cancelled
         assert cancelled == ("cancelled" in engine.storage.flow_meta)
     assert heard
-
-
-def run_quietly(engine: Any) -> None:
-    with contextlib.suppress(exceptions.Cancelled):
-        engine.run()
 
 
 def test_a_task_is_undone_whatever_it_was_waiting_for() -> None:
