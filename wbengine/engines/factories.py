@@ -87,12 +87,7 @@ def remake(
     rules = allowed.of_process(flows)
     path = _path(name, args)
     if path is not None:
-        module = path.partition(":")[0]
-        try:
-            found = rules.load(path)
-        except ModuleNotFoundError as error:
-            raise _missing(module, error) from error
-        return found if is_flow(found) else _made(f"{path}()", found())
+        return _behind(path, rules.load)
     factory = rules.load(name)
     return _made(f"Flow factory {name!r}", factory(*(args or ()), **(kwargs or {})))
 
@@ -138,10 +133,17 @@ def flow_of(path: str) -> Any:
     module, _, name = path.partition(":")
     if not name:
         raise ValueError(f"{path!r} is not of the form MODULE:FACTORY{_offer(module)}")
+    return _behind(path, _names.load)
+
+
+def _behind(path: str, load: Callable[[str], Any]) -> Any:
     try:
-        found = _names.load(path)
+        found = load(path)
     except ModuleNotFoundError as error:
-        raise _missing(module, error) from error
+        module = path.partition(":")[0]
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise ImportError(f"there is no module {error.name!r} (here, or on $PYTHONPATH)") from error
     if is_flow(found):
         return found
     if not callable(found):
@@ -155,12 +157,6 @@ def _made(what: str, made: Any) -> Any:
     if not is_flow(made):
         raise exceptions.NotAFlow(f"{what} made neither a flow nor a task, but {made!r:.80}")
     return made
-
-
-def _missing(module: str, error: ModuleNotFoundError) -> ImportError:
-    if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-        return ImportError(f"there is no module {error.name!r} (here, or on $PYTHONPATH)")
-    return error
 
 
 def _offer(module: str) -> str:

@@ -143,9 +143,7 @@ def _load(
     """`load`; a new flow is kept, as `record` says, once all is right."""
     given = _checked(flow, store, flow_detail, book)
     with contextlib.ExitStack() as failing:
-        kept = _backend(backend)
-        if kept is not None and kept is not backend:
-            failing.callback(kept.close)
+        kept = failing.enter_context(lent(backend))
         kind, asked = _kind_and_options(engine)
         factory = _find(namespace, kind)
         if given and kept is not None and kept.encodes:
@@ -210,7 +208,7 @@ def run(
 
     `deadline`: seconds from the start of the run, after which it is reverted.
     """
-    with _lent(backend) as kept:
+    with lent(backend) as kept:
         loaded = load(flow, store, flow_detail, book, kept, namespace, engine, **options)
         loaded.run(deadline=deadline)
         return loaded.storage.fetch_all()
@@ -261,7 +259,7 @@ def save_factory_details(
     :raises NotEncodable: the backend cannot keep an argument; nothing is noted then.
     :raises NotFound: the backend does not keep `flow_detail`.
     """
-    with _lent(backend) as kept:
+    with lent(backend) as kept:
         name, encodes = factories.name_of(flow_factory), kept is not None and kept.encodes
         noted = factories.note(name, factory_args, factory_kwargs, encodes=encodes)
         detail = _detail(flow_detail)
@@ -396,25 +394,21 @@ def _find(namespace: str, kind: str) -> Callable[..., base.Engine]:
     return found
 
 
-def _backend(backend: Backend) -> persistence.Backend | None:
+@contextlib.contextmanager
+def lent(backend: Backend) -> Iterator[persistence.Backend | None]:
+    """The backend that is meant, for the length of a `with` block; one that is opened is closed.
+
+    :raises TypeError: it is none.
+    """
     if backend is None or isinstance(backend, persistence.Backend):
-        return backend
+        yield backend
+        return
     if not isinstance(backend, str | Mapping):
         raise TypeError(
             f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
         )
-    return backends.fetch(backend)
-
-
-@contextlib.contextmanager
-def _lent(backend: Backend) -> Iterator[persistence.Backend | None]:
-    """The backend that is meant, for the length of a `with` block; one that is opened is closed."""
-    kept = _backend(backend)
-    try:
+    with contextlib.closing(backends.fetch(backend)) as kept:
         yield kept
-    finally:
-        if kept is not None and kept is not backend:
-            kept.close()
 
 
 def _check_kept(flow_detail: models.FlowDetail, backend: persistence.Backend) -> None:

@@ -19,8 +19,8 @@ from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
 from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_memory, impl_sql
-from wbengine.persistence import backends, commands, lease_renewer, leases, models, owners
 from wbengine.persistence import base as persistence
+from wbengine.persistence import commands, lease_renewer, leases, models, owners
 from wbengine.persistence.backends import sql
 from wbengine.runtime import control
 from wbengine.storage import Storage
@@ -464,13 +464,10 @@ def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBoo
 
 def _opened(backend: loading.Backend, stack: contextlib.ExitStack) -> persistence.Backend:
     """The backend that is meant; `stack` closes one that is opened."""
-    if isinstance(backend, persistence.Backend):
-        return backend
-    if not isinstance(backend, str | Mapping):
-        raise TypeError(
-            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
-        )
-    return stack.enter_context(contextlib.closing(backends.fetch(backend)))
+    found = stack.enter_context(loading.lent(backend))
+    if found is None:
+        raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
+    return found
 
 
 def _connected(
