@@ -319,11 +319,11 @@ def test_items_of_a_map_are_looked_up_one_by_one() -> None:
         bench = Bench(task.Map(Inner("i"), name="m"), executor=Elephant(has_ledger))
         bench.storage.inject({"items": ["a", "b", "c"]})
         bench.begin("m")
-        first, *_ = bench.life.maps.refill(9)
+        first, *_ = bench.life.maps.refill(9, bench.life.item_events)
         bench.life.maps.finish(first, invocation.Outcome("A"))
         bench.life.maps.running.clear()  # the engine died
         bench.begin("m")
-        calls = bench.life.maps.refill(9)
+        calls = bench.life.maps.refill(9, bench.life.item_events)
         found[has_ledger] = [(c.index, c.attempt, c.resumed, c.recovered, c.epoch) for c in calls]
     assert found[True] == [(1, 1, 0, True, 1025), (2, 1, 0, True, 1025)]
     assert found[False] == [(1, 1, 1, False, 1), (2, 1, 1, False, 1)]

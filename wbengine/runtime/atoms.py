@@ -155,13 +155,7 @@ class AtomLifecycle:
         self.retries = Retries(plan, storage)
         # None: tasks run here, and no worker can be lost with one.
         self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
-        self.maps = Maps(
-            storage,
-            local_tasks,
-            self._incidents,
-            in_process=in_process,
-            keep_log=self._keep_log if self._keeps_logs else None,
-        )
+        self.maps = Maps(storage, local_tasks, captures=self._keeps_logs)
         self._earlier = InterruptedAttempts(storage, executor, local_tasks)
 
     # -- tasks ----------------------------------------------------------------------------------
@@ -510,6 +504,15 @@ class AtomLifecycle:
         if atom._listeners is not None:
             atom.notifier.notify(event_type, details)
 
+    def item_events(
+        self, node: int, attempt: int, item: int, task: task_module.Task, local: bool
+    ) -> _ItemEvents | None:
+        """What takes what an item of a Map tells."""
+        remote = not (self._in_process or local)
+        if not (remote or self._keeps_logs):
+            return None
+        return _ItemEvents(self, node, remote, attempt, item, task)
+
     # -- helpers --------------------------------------------------------------------------------
 
     def record(self, node: int) -> models.AtomDetail:
@@ -527,6 +530,8 @@ class _TaskEvents:
 
     __slots__ = ("_attempt", "_lifecycle", "_node", "_remote")
 
+    _item = -1
+
     def __init__(self, lifecycle: AtomLifecycle, node: int, remote: bool, attempt: int) -> None:
         self._lifecycle = lifecycle
         self._node = node
@@ -541,7 +546,7 @@ class _TaskEvents:
         """See `Incidents.add`."""
         incidents = self._lifecycle._incidents
         if incidents is not None:
-            incidents.add(self._node, self._attempt, event, worker)
+            incidents.add(self._node, self._attempt, event, worker, self._item)
 
 
 class _StoredTaskEvents(_TaskEvents):
@@ -578,6 +583,31 @@ class _StoredTaskEvents(_TaskEvents):
         if under_way and record.started is None and record.worker != worker:
             record.worker = worker
             lifecycle._storage.writer.mark(record)
+
+
+class _ItemEvents(_TaskEvents):
+    """Takes what one item of a Map tells; of what is told elsewhere, its task's listeners hear."""
+
+    __slots__ = ("_item", "_task")
+
+    def __init__(
+        self,
+        lifecycle: AtomLifecycle,
+        node: int,
+        remote: bool,
+        attempt: int,
+        item: int,
+        task: task_module.Task,
+    ) -> None:
+        super().__init__(lifecycle, node, remote, attempt)
+        self._item = item
+        self._task = task
+
+    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
+        if event_type == task_logs.EVENT:
+            self._lifecycle._keep_log(self._node, self._attempt, self._item, details)
+        elif self._remote and self._task._listeners is not None:
+            self._task.notifier.notify(event_type, details)
 
 
 _BEGUN: Final = frozenset({states.RUNNING, states.REVERTING})

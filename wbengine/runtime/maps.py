@@ -13,16 +13,15 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from wbengine import composite_executor, exceptions, states, task_logs
+from wbengine import composite_executor, exceptions, states
 from wbengine import invocation as calls
 from wbengine import storage as storage_module
 from wbengine import task as task_module
 from wbengine.persistence import models
 from wbengine.runtime.control import DEADLINE, GivenUp
-from wbengine.runtime.incidents import Incidents
 from wbengine.types import failure as ft
 
-__all__ = ["Idle", "MapCall", "Maps", "is_item", "resumes"]
+__all__ = ["Idle", "ItemEvents", "MapCall", "Maps", "is_item", "resumes"]
 
 #: States in which an interrupted attempt may have been left.
 _BEGUN: Final[Mapping[str, frozenset[str]]] = {
@@ -37,6 +36,11 @@ class MapCall(NamedTuple):
     node: int
     task: task_module.Map
     action: calls.Action
+
+
+#: Makes what takes what an item tells: of its Map's node and attempt, its index, its task, and
+#: whether that is run in the engine's process, where others are not.
+ItemEvents = Callable[[int, int, int, task_module.Task, bool], calls.EventSink | None]
 
 
 def is_item(call: object) -> TypeGuard[calls.Invocation]:
@@ -88,24 +92,19 @@ def resumes(record: models.AtomDetail, action: calls.Action) -> bool:
 class Maps:
     """The Maps of one run that are under way.
 
-    `in_process`: the executor runs tasks here, so their own notifiers hear them directly; where it
-    does not, those in `local_tasks` stay here.  `keep_log(node, attempt, index, details)` stores
-    what an item logged, if anything does.
+    Where the executor runs tasks elsewhere, those in `local_tasks` stay here.  `captures`: what
+    items log is told, too.
     """
 
     def __init__(
         self,
         storage: storage_module.Storage,
         local_tasks: composite_executor.LocalTasks | None,
-        incidents: Incidents | None,
         *,
-        in_process: bool,
-        keep_log: Callable[[int, int, int, dict[str, Any]], None] | None = None,
+        captures: bool,
     ) -> None:
         self._storage = storage
-        self.incidents = incidents
-        self._in_process = in_process
-        self.keep_log = keep_log
+        self._captures = captures
         self._kept = storage.backend is not None
         self._local_tasks = local_tasks
         #: By node; empty as long as a flow has none.
@@ -179,11 +178,12 @@ class Maps:
     def refill(
         self,
         most: int,
+        events: ItemEvents,
         now: float | None = None,
         is_full: Callable[[int], bool] | None = None,
     ) -> list[calls.Invocation]:
-        """What may be submitted `now` (unix seconds), at most `most` items; of no Map of which so
-        many wait that it `is_full`.
+        """What may be submitted `now` (unix seconds), at most `most` items, each with its `events`;
+        of no Map of which so many wait that it `is_full`.
         """
         found: list[calls.Invocation] = []
         for node in list(self._refillable):
@@ -195,21 +195,19 @@ class Maps:
             taken = running.fanout.take(most - len(found))
             for item in taken:
                 item.submitted = now
-                found.append(self._invocation(running, item))
+                found.append(self._invocation(running, item, events))
             if not running.fanout.can_take:
                 del self._refillable[node]
         return found
 
-    def _invocation(self, running: _Running, item: models.ItemDetail) -> calls.Invocation:
+    def _invocation(
+        self, running: _Running, item: models.ItemDetail, events: ItemEvents
+    ) -> calls.Invocation:
         node, parent, action = running.call
         record, items, task = running.record, running.fanout.items, parent.of_item(item.index)
         arguments = running.shared
         if running.takes_item:
             arguments = {**arguments, parent.item: item.value}
-        events = None
-        is_remote = not (self._in_process or running.local)
-        if is_remote or self.keep_log is not None:
-            events = _ItemEvents(self, node, record.attempt, item.index, task, is_remote)
         made = calls.Invocation(
             task,
             action,
@@ -218,7 +216,7 @@ class Maps:
             arguments,
             result=item.results if item.failure is None else item.failure,
             failures=running.failures,
-            events=events,
+            events=events(node, record.attempt, item.index, task, running.local),
             node=node,
             flow_uuid=self._storage.flow_uuid,
             priority=task.priority,
@@ -228,7 +226,7 @@ class Maps:
             recovered=running.recovered,
         )
         made.local = running.local
-        made.captures = self.keep_log is not None
+        made.captures = self._captures
         return made
 
     def item_failed(self, call: calls.Invocation) -> None:
@@ -360,42 +358,6 @@ class Maps:
         if why.cancelled:
             return why.failure(f"Map {task.name!r}, when {done},")
         return why.failure(f"Map {task.name!r} was given up when {done}")
-
-
-class _ItemEvents:
-    """Takes what one item tells while it runs; `is_remote`: elsewhere."""
-
-    __slots__ = ("_attempt", "_is_remote", "_item", "_maps", "_node", "_task")
-
-    def __init__(
-        self,
-        maps: Maps,
-        node: int,
-        attempt: int,
-        item: int,
-        task: task_module.Task,
-        is_remote: bool,
-    ) -> None:
-        self._maps = maps
-        self._node = node
-        self._attempt = attempt
-        self._item = item
-        self._task = task
-        self._is_remote = is_remote
-
-    def __call__(self, event_type: str, details: dict[str, Any]) -> None:
-        """What it logged is kept; what else is told elsewhere, the inner task's listeners hear."""
-        if event_type == task_logs.EVENT:
-            if self._maps.keep_log is not None:
-                self._maps.keep_log(self._node, self._attempt, self._item, details)
-        elif self._is_remote and self._task._listeners is not None:
-            self._task.notifier.notify(event_type, details)
-
-    def incident(self, event: str, worker: str | None) -> None:
-        """Its worker was lost, or it was sent again."""
-        incidents = self._maps.incidents
-        if incidents is not None:
-            incidents.add(self._node, self._attempt, event, worker, self._item)
 
 
 _DONE: Final = (states.SUCCESS, states.FAILURE)

@@ -379,7 +379,8 @@ class Run:
             retries = [call for call in begun if isinstance(call, atoms.RetryCall)]
         if self._maps.running and not self._scheduler.halted:
             is_full = None if self._limited is None else self._limited.is_full
-            tasks += self._maps.refill(self._most, self._clock.time(), is_full)
+            events = self._lifecycle.item_events
+            tasks += self._maps.refill(self._most, events, self._clock.time(), is_full)
         if self._maps.running or self._plan.retried:
             tasks.sort(key=lambda call: (-call.priority, call.node))
         late: list[calls.Invocation] = []
