@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from wbengine import deciders
 from wbengine.runtime import retry_decisions
 from wbengine.runtime.compiler import compile
-from wbengine.runtime.plan import FLOW, Edge, Plan
+from wbengine.runtime.plan import FLOW, RETRY, Edge, Plan
 from wbengine.runtime.scheduler import Scheduler
 from wbengine.testing import ManualClock
 
@@ -126,13 +126,15 @@ class Planned:
             lambda retry, node: ask(self.names[retry], self.names[node]),
             defer_reverts=defer_reverts,
         )
-        return Decision(found.intention, self._name_or_none(found.retry))
+        start = found.scope.start
+        is_retry = self._plan.kinds[start] == RETRY
+        return Decision(found.intention, self.names[start] if is_retry else None)
 
     def _resolution(self, decision: Decision) -> retry_decisions.Resolution:
         if decision.retry is None:
             return retry_decisions.everything(self._plan)
-        node = self._id[decision.retry]
-        return retry_decisions.Resolution(decision.intention, self._plan.scope(node), node)
+        scope = self._plan.scope(self._id[decision.retry])
+        return retry_decisions.Resolution(decision.intention, scope)
 
     def _named(self, nodes: Iterable[int]) -> set[str]:
         return {self.names[node] for node in nodes}

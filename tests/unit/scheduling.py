@@ -65,8 +65,8 @@ class Run:
         if controller is None:
             resolution = retry_decisions.everything(self.plan)
         else:
-            node = self.id[controller]
-            resolution = retry_decisions.Resolution(intention, self.plan.scope(node), node)
+            scope = self.plan.scope(self.id[controller])
+            resolution = retry_decisions.Resolution(intention, scope)
         return {self.plan.names[n]: what for n, what in self.scheduler.apply(resolution)}
 
     def reset(self, name: str) -> str:

@@ -86,30 +86,6 @@ class DecisionPoints:
         self._gone.clear()
 
 
-def reach(plan: Plan, node: int, depth: Depth) -> list[int]:
-    """The target and what `depth` adds to it, ascending.
-
-    A flow as the target is ignored as a whole, and only ALL reaches further: it is its members that
-    are in the same flow, and next to each other.  A node with a join rule is not reached, nor what
-    is behind it; inside a flow that is ignored as a whole, everything is.
-    """
-    joins = plan.joins
-    is_flow = plan.kinds[node] == FLOW and node not in plan.retried
-    reached = set(plan.whole(node))
-    near = depth == Depth.ATOM or (is_flow and depth != Depth.ALL)
-    work = [] if near else [plan.whole(node)[-1]]
-    while work:
-        for n in plan.succ[work.pop()]:
-            if n in reached or n in joins:
-                continue
-            # Only ALL goes into the flows that follow, and out of the flow it began in.
-            if depth == Depth.ALL or plan.is_like_task(n):
-                reached.update(plan.whole(n))
-                if depth != Depth.NEIGHBORS:
-                    work.append(plan.whole(n)[-1])
-    return sorted(reached)
-
-
 class Ignored:
     """Which nodes are ignored, and because of how much: several refusals may reach a node, and a
     retry takes some back.
@@ -168,6 +144,10 @@ class Ignored:
 
     def _spread(self, target: int, depth: Depth, by: int) -> list[int]:
         """Add a reason for what a refusal reaches, or take it away.
+
+        A flow as the target is ignored as a whole, and only ALL reaches further: it is its members
+        that are in the same flow, and next to each other.  A node with a join rule is not reached,
+        nor what is behind it; inside a flow that is ignored as a whole, everything is.
 
         Returns where it was the first reason of its manner, or the last one.
         """
@@ -253,7 +233,8 @@ def _depth(plan: Plan, points: DecisionPoints, marks: bytearray, node: int) -> D
         depths.remove(depth)
         if not depths:
             return depth
-        if all(marks[n] == IGNORED for n in reach(plan, node, depth) if plan.is_atom(n)):
+        reached = Ignored(plan, marks).add(node, depth)
+        if all(marks[n] == IGNORED for n in reached if plan.is_atom(n)):
             return depth
 
 

@@ -6,7 +6,7 @@ Pure: whoever calls `resolve` passes the function that asks a retry atom.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wbengine import retry as retry_module
 from wbengine import states
@@ -17,16 +17,13 @@ from wbengine.runtime.plan import Plan
 Ask = Callable[[int, int], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The nodes of `scope` are reverted; with the intention RETRY, `retry` then runs them again.
-
-    `retry` is -1 when the scope is the whole plan.
+class Resolution(NamedTuple):
+    """The nodes of `scope` (the whole plan, or a retry and its flow) are reverted; with the
+    intention RETRY, that retry then runs them again.
     """
 
     intention: str
     scope: range
-    retry: int = -1
 
 
 def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool) -> Resolution:
@@ -49,7 +46,7 @@ def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool) -> Resoluti
     while retry >= 0:
         decision = ask(retry, failed)
         if decision == retry_module.RETRY:
-            return Resolution(states.RETRY, plan.scope(retry), retry)
+            return Resolution(states.RETRY, plan.scope(retry))
         if decision == retry_module.REVERT_ALL:
             return everything(plan)
         if decision != retry_module.REVERT:
@@ -61,7 +58,7 @@ def resolve(plan: Plan, node: int, ask: Ask, *, defer_reverts: bool) -> Resoluti
         failed, retry = retry, plan.controller[retry]
     if inner < 0 or defer_reverts:
         return everything(plan)
-    return Resolution(states.REVERT, plan.scope(inner), inner)
+    return Resolution(states.REVERT, plan.scope(inner))
 
 
 def everything(plan: Plan) -> Resolution:

@@ -57,63 +57,6 @@ class Turn:
     #: Targets to be voted on: answer each with `decide`, `approve` or `failed`.
     votes: Sequence[int] = NONE
 
-    def __bool__(self) -> bool:
-        return bool(self.votes or self.execute or self.revert or self.retry)
-
-
-class ReadyQueue:
-    """Nodes that wait for one of the next turns, by priority (bigger first), then id.
-
-    It may hold what was called off meanwhile; the marks tell.
-    """
-
-    __slots__ = ("_by_priority", "_items", "_marks", "_order")
-
-    def __init__(self, plan: Plan, marks: bytearray) -> None:
-        self._items = plan.items
-        self._marks = marks
-        # A heap of ids for each priority, by that times -1; and a heap of those.  One heap of pairs
-        # would be slower: ids are compared fast, and very wide flows have many.
-        self._by_priority: dict[Any, list[int]] = {}
-        self._order: list[Any] = []
-
-    def __bool__(self) -> bool:
-        """Whether anything waits: nothing does as long as every turn had room for all."""
-        return bool(self._order)
-
-    def take(self, ready: list[int], most: int | None) -> list[int]:
-        """Add `ready`; take out at most `most`, in order, which are RUNNING from now on."""
-        self._add(ready)
-        marks, order, found = self._marks, self._order, list[int]()
-        while order and (most is None or len(found) < most):
-            nodes = self._by_priority[order[0]]
-            while nodes and (most is None or len(found) < most):
-                node = heapq.heappop(nodes)
-                if marks[node] == READY:
-                    marks[node] = RUNNING
-                    found.append(node)
-            if not nodes:
-                del self._by_priority[heapq.heappop(order)]
-        return found
-
-    def _add(self, ready: list[int]) -> None:
-        items, fresh = self._items, dict[Any, list[int]]()
-        for node in ready:
-            key = -getattr(items[node], "priority", 0)
-            if key in fresh:
-                fresh[key].append(node)
-            else:
-                fresh[key] = [node]
-        for key, nodes in fresh.items():
-            waiting = self._by_priority.get(key)
-            if waiting is None:
-                heapq.heapify(nodes)
-                self._by_priority[key] = nodes
-                heapq.heappush(self._order, key)
-            else:
-                for node in nodes:
-                    heapq.heappush(waiting, node)
-
 
 class Scheduler:
     """The state of one run.
@@ -156,7 +99,8 @@ class Scheduler:
         self._begun: set[int] = set()
         if states and self._deciding_nodes:
             self._begun = recall(plan, self._decisions, self._marks, self._ignored)
-        self._later = ReadyQueue(plan, self._marks)
+        # What had no room in its turn: a heap of priorities, times -1, and ids.
+        self._later: list[tuple[Any, int]] = []
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         self.halted = False
@@ -528,10 +472,18 @@ class Scheduler:
 
     def _drain_some(self, most: int | None) -> list[int]:
         """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
-        if not self._later and (most is None or len(self._execute) <= most):
+        later, marks, items = self._later, self._marks, self._plan.items
+        if not later and (most is None or len(self._execute) <= most):
             return self._drain(self._execute, READY, RUNNING)
-        found = self._later.take(self._execute, most)
+        for node in self._execute:
+            heapq.heappush(later, (-getattr(items[node], "priority", 0), node))
         self._execute.clear()
+        found: list[int] = []
+        while later and (most is None or len(found) < most):
+            _, node = heapq.heappop(later)
+            if marks[node] == READY:  # else it was called off meanwhile
+                marks[node] = RUNNING
+                found.append(node)
         return found
 
     def _ordered(self, nodes: list[int]) -> list[int]:
