@@ -22,7 +22,7 @@ import pytest
 
 from tests.contract import records
 from tests.integration.owned_flows import Step, again, kept, made
-from tests.support.beside import running
+from tests.support.beside import Gate, running
 from tests.support.waiting import until
 from wbengine import _crash, engines, exceptions, retry, states, task
 from wbengine.engines import base
@@ -128,16 +128,9 @@ def test_however_a_run_ends_the_flow_is_free(end: str) -> None:
 def test_looking_needs_no_lease() -> None:
     """Loading, compiling and reading work while somebody else runs the flow."""
     backend = memory.MemoryBackend()
-    inside, let = threading.Event(), threading.Event()
-
-    def hold() -> str:
-        inside.set()
-        assert let.wait(60)
-        return "held"
-
-    first = engines.load(line(Step("a", hold, provides="x")), backend=backend)
-    with running(first, let):
-        assert inside.wait(30)
+    gate = Gate()
+    first = engines.load(line(Step("a", lambda: gate() or "held", provides="x")), backend=backend)
+    with running(first, gate=gate):
         other = again(first, line(Step("a", provides="x")), backend)
         other.compile()
         assert other.difference is None
@@ -154,19 +147,13 @@ def test_looking_needs_no_lease() -> None:
 def test_whoever_waits_goes_on_from_what_the_other_left() -> None:
     """Nothing that ended runs again."""
     backend = memory.MemoryBackend()
-    inside, let = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert let.wait(60)
-        first.suspend()
-
-    first = engines.load(line(Step("a", hold), Step("b")), backend=backend)
+    gate = Gate()
+    held = Step("a", lambda: gate() or first.suspend())
+    first = engines.load(line(held, Step("b")), backend=backend)
     steps = Step("a"), Step("b")
-    with running(first, let):
-        assert inside.wait(30)
+    with running(first, gate=gate):
         other = again(first, line(*steps), backend, on_busy="wait")
-        threading.Timer(0.05, let.set).start()
+        threading.Timer(0.05, gate.let.set).start()
         other.run()
     assert [step.runs for step in steps] == [0, 1]
     assert kept(first, backend).state == states.SUCCESS
@@ -177,16 +164,10 @@ def test_whoever_waits_goes_on_from_what_the_other_left() -> None:
 def test_whoever_waits_can_be_suspended(how: str) -> None:
     """It has changed nothing, and raises nothing."""
     backend = memory.MemoryBackend()
-    inside, let = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert let.wait(60)
-
-    first = engines.load(line(Step("a", hold)), backend=backend)
+    gate = Gate()
+    first = engines.load(line(Step("a", gate)), backend=backend)
     step = Step("a")
-    with running(first, let):
-        assert inside.wait(30)
+    with running(first, gate=gate):
         other = again(first, line(step), backend, on_busy="wait")
         asked = threading.Event()
         take = other._ownership._take  # type: ignore[attr-defined]
@@ -241,22 +222,17 @@ def test_whoever_waits_can_be_suspended(how: str) -> None:
 def test_suspend_ends_waiting_to_prepare_or_reset(wait: str) -> None:
     """The error says who runs the flow, and that it was waited for."""
     backend = memory.MemoryBackend()
-    inside, let, over = threading.Event(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert let.wait(60)
+    gate, over = Gate(), threading.Event()
 
     def suspend() -> None:
         while not over.wait(0.01):
             other.suspend()
 
-    first = engines.load(line(Step("a", hold)), backend=backend)
+    first = engines.load(line(Step("a", gate)), backend=backend)
     other = again(first, line(Step("a")), backend, on_busy="wait")
     if wait == "reset":
         other.prepare()
-    with running(first, let):
-        assert inside.wait(30)
+    with running(first, gate=gate):
         thread = threading.Thread(target=suspend)
         thread.start()
         with pytest.raises(exceptions.FlowBusy) as found:
@@ -395,19 +371,13 @@ def test_whoever_lost_the_flow_does_nothing_more(durability: str, suspended: boo
 def test_whoever_waits_for_a_task_hears_of_the_loss_at_once() -> None:
     """By the thread that keeps the lease; what waits in the pool is not started."""
     backend = memory.MemoryBackend()
-    inside, let = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert let.wait(60)
-
-    steps = [Step("a", hold), Step("b"), Step("c")]
+    gate = Gate()
+    steps = [Step("a", gate), Step("b"), Step("c")]
     flow = unordered_flow.Flow("f").add(*steps)
     engine = engines.load(
         flow, backend=backend, engine="parallel", max_workers=1, lease=0.1, durability="end"
     )
-    with pytest.raises(exceptions.LeaseLost), running(engine, let):
-        assert inside.wait(30)
+    with pytest.raises(exceptions.LeaseLost), running(engine, gate=gate):
         held = engine._ownership.held  # type: ignore[attr-defined]
         take_over(engine, backend, 1000)
         assert held is not None
@@ -552,32 +522,23 @@ def test_change_outside_a_run_is_written_and_gives_the_lease_back(name: str) -> 
 @contextlib.contextmanager
 def changing(change: Callable[[], object]) -> Iterator[threading.Event]:
     """Make one change in a thread of its own, which holds the lease until the event is set."""
-    inside, let = threading.Event(), threading.Event()
+    gate = Gate()
 
     def hold(point: str) -> None:
-        if threading.current_thread() is thread and point == "storage.before-save":
-            inside.set()
-            assert let.wait(60)
+        if point == "storage.before-save" and threading.current_thread().name == "changing_0":
+            gate()
 
-    errors: list[BaseException] = []
-
-    def run() -> None:
+    with futures.ThreadPoolExecutor(1, "changing") as pool:
+        _crash.install(hold)
         try:
-            change()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    _crash.install(hold)
-    try:
-        thread.start()
-        assert inside.wait(30)
-        yield let
-    finally:
-        let.set()
-        thread.join(60)
-        _crash.install(None)
-    assert not thread.is_alive() and not errors
+            made = pool.submit(change)
+            assert gate.inside.wait(30)
+            yield gate.let
+        finally:
+            gate.let.set()
+            futures.wait([made], 60)
+            _crash.install(None)
+        made.result(0)
 
 
 MOMENTARY: dict[str, Callable[[Any], object]] = {
@@ -685,17 +646,10 @@ def test_change_while_its_own_engine_gives_the_lease_back_is_written() -> None:
 def test_values_for_a_kept_flow_wait_with_the_run() -> None:
     """With on_busy='wait' they are injected when the flow is free; otherwise `load` is refused."""
     backend = memory.MemoryBackend()
-    inside, let = threading.Event(), threading.Event()
-
-    def hold() -> str:
-        inside.set()
-        assert let.wait(60)
-        first.suspend()
-        return "held"
-
-    first = engines.load(line(Step("a", hold), Step("b")), store={"x": 1}, backend=backend)
-    with running(first, let):
-        assert inside.wait(30)
+    gate = Gate()
+    held = Step("a", lambda: gate() or first.suspend())
+    first = engines.load(line(held, Step("b")), store={"x": 1}, backend=backend)
+    with running(first, gate=gate):
         with pytest.raises(exceptions.FlowBusy):
             again(first, line(Step("a"), Step("b")), backend, store={"y": 2})
         flow = line(Step("a"), Step("b"))

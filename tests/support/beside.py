@@ -43,14 +43,31 @@ class Running(threading.Thread):
         return state
 
 
+class Gate:
+    """What a task does that is held up: it is `inside` until it is `let` go."""
+
+    def __init__(self) -> None:
+        self.inside, self.let = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.inside.set()
+        assert self.let.wait(60)
+
+
 @contextlib.contextmanager
-def running(engine: Any, let: threading.Event | None = None) -> Iterator[None]:
-    """Run an engine in a thread of its own; leaving the block sets `let`, if there is one, waits
-    for the end, and raises what the run raised.
+def running(
+    engine: Any, let: threading.Event | None = None, gate: Gate | None = None
+) -> Iterator[None]:
+    """Run an engine in a thread of its own, until it is inside of `gate`, if there is one; leaving
+    the block sets `let`, or opens the gate, waits for the end, and raises what the run raised.
     """
     run = Running(engine)
     run.start()
+    if gate is not None:
+        let = gate.let
     try:
+        if gate is not None:
+            assert gate.inside.wait(30)
         yield
     finally:
         if let is not None:
