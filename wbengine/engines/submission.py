@@ -28,6 +28,9 @@ from wbengine.storage import Storage
 __all__ = ["FlowHandle", "handle", "new_book", "new_flow", "submit", "submit_many"]
 
 
+#: A job board, or what `jobs.backends.fetch` takes; None: that in the database of the flows.
+Board = jobs.JobBoard | Mapping[str, Any] | str | None
+
 #: The namespace of the uuids of the log books that stand for keys.
 _KEYS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "wbengine:unique")
 
@@ -219,7 +222,7 @@ def submit(
     eta: datetime | float | None = None,
     unique: str | None = None,
     tags: Mapping[str, str] | None = None,
-    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+    board: Board = None,
 ) -> FlowHandle:
     """Hand a flow over to a conductor (`wbengine serve`): it is kept when this returns.
 
@@ -241,23 +244,19 @@ def submit(
         flow_factory, factory_args, factory_kwargs, inputs=inputs, name=name, tags=tags
     )
     book = new_book(detail, unique)
+    if unique is None:
+        (made,) = _submit([(detail, book)], [given], backend, board, priority, eta)
+        return made
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
-        kept = _opened(backend, failing)
-        if kept.encodes:
-            _codec.pack(given, "inputs")
-        posted = _connected(board, kept, failing)
-        if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
-            found = posted.post_flow(detail.name, book, detail, priority, eta=eta)
-            assert found is not None
-            if isinstance(found, str):
-                return _handle(found, kept, posted, posted.find(found), failing)
-            return _handle(detail.uuid, kept, posted, found, failing)
-        if eta is not None or unique is not None:
-            option = "eta" if unique is None else "unique"
-            raise ValueError(f"{option}= needs the flow and its job in one database")
-        job = _keep_and_post(detail, book, kept, posted, priority)
-        return _handle(detail.uuid, kept, posted, job, failing)
+        kept, posted = _opened(backend, board, [given], failing)
+        if not (isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows):
+            raise ValueError("unique= needs the flow and its job in one database")
+        found = posted.post_flow(detail.name, book, detail, priority, eta=eta)
+        assert found is not None
+        if isinstance(found, str):
+            return FlowHandle(found, kept, posted, posted.find(found), _Opened(failing))
+        return FlowHandle(detail.uuid, kept, posted, found, _Opened(failing))
 
 
 def submit_many(
@@ -271,7 +270,7 @@ def submit_many(
     priority: jobs.JobPriority | str = jobs.JobPriority.NORMAL,
     eta: datetime | float | None = None,
     tags: Mapping[str, str] | None = None,
-    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+    board: Board = None,
 ) -> list[FlowHandle]:
     """Hand over one flow for each of `inputs`: all are kept when this returns; see `submit`.
 
@@ -283,29 +282,35 @@ def submit_many(
     :raises Exception: what `submit` raises.
     """
     args = None if factory_args is None else tuple(factory_args)
-    found = []
-    for given in inputs:
-        detail, values = new_flow(
-            flow_factory, args, factory_kwargs, inputs=given, name=name, tags=tags
+    flows, values = [], []
+    for one in inputs:
+        detail, given = new_flow(
+            flow_factory, args, factory_kwargs, inputs=one, name=name, tags=tags
         )
-        found.append((detail, new_book(detail), values))
-    flows = [(detail, book) for detail, book, _ in found]
+        flows.append((detail, new_book(detail)))
+        values.append(given)
+    return _submit(flows, values, backend, board, priority, eta)
+
+
+def _submit(
+    flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
+    inputs: Iterable[Mapping[str, Any]],
+    backend: loading.Backend,
+    board: Board,
+    priority: jobs.JobPriority | str,
+    eta: datetime | float | None,
+) -> list[FlowHandle]:
+    """Keep flows, each in a new book, with their jobs."""
     priority = jobs.JobPriority.convert(priority)
     with contextlib.ExitStack() as failing:
-        kept = _opened(backend, failing)
-        if kept.encodes:
-            for _, _, values in found:
-                _codec.pack(values, "inputs")
-        posted = _connected(board, kept, failing)
+        kept, posted = _opened(backend, board, inputs, failing)
         made: Sequence[jobs.Job | None]
         if isinstance(posted, impl_sql.SQLJobBoard) and posted.keeps_flows:
             made = posted.post_flows(flows, priority, eta=eta)
         elif eta is not None:
             raise ValueError("eta= needs the flow and its job in one database")
-        elif isinstance(posted, stored.StoredJobBoard) and isinstance(kept, sql.SQLBackend):
-            made = _keep_and_post_all(flows, kept, posted, priority)
         else:
-            made = [_keep_and_post(detail, book, kept, posted, priority) for detail, book in flows]
+            made = _keep_and_post(flows, kept, posted, priority)
         opened = _Opened(failing)
         return [
             FlowHandle(detail.uuid, kept, posted, job, opened)
@@ -313,49 +318,37 @@ def submit_many(
         ]
 
 
-def _keep_and_post_all(
+def _keep_and_post(
     flows: Sequence[tuple[models.FlowDetail, models.LogBook]],
-    kept: sql.SQLBackend,
-    board: stored.StoredJobBoard,
+    kept: persistence.Backend,
+    board: jobs.JobBoard,
     priority: jobs.JobPriority,
-) -> list[jobs.Job | None]:
-    """What `_keep_and_post` does, of many flows, each in its book."""
-    for detail, _ in flows:
-        stored.note_submitted(detail.meta, board, priority)
-    kept.keep_new_books([book for _, book in flows])
+) -> Sequence[jobs.Job | None]:
+    """Keep flows, each in its book, and then post their jobs on a board that is elsewhere.
+
+    In between, a flow says on which board its job is to be: whoever serves that posts it.
+    """
+    if isinstance(board, stored.StoredJobBoard):
+        for detail, _ in flows:
+            stored.note_submitted(detail.meta, board, priority)
+    if isinstance(kept, sql.SQLBackend):
+        kept.keep_new_books([book for _, book in flows])
+    else:
+        for detail, book in flows:
+            persistence.keep_flow_detail(detail, book, kept)
+    if not isinstance(board, stored.StoredJobBoard):
+        return [
+            board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
+            for detail, book in flows
+        ]
     crashpoint("submit.kept")
     try:
         return list(board.repost_all(flows, priority))
     except exceptions.JobFailure as error:
+        which = f"Flow {flows[0][0].uuid} is" if len(flows) == 1 else f"{len(flows)} flows are"
         raise exceptions.JobFailure(
-            f"{len(flows)} flows are kept, and will be run, though their jobs could not be posted:"
-            f" `wbengine serve` posts them ({error})"
-        ) from error
-
-
-def _keep_and_post(
-    detail: models.FlowDetail,
-    book: models.LogBook,
-    kept: persistence.Backend,
-    board: jobs.JobBoard,
-    priority: jobs.JobPriority,
-) -> jobs.Job | None:
-    """Keep a flow, and then post its job on a board that is elsewhere.
-
-    In between, the flow says on which board its job is to be: whoever serves that posts it.
-    """
-    if not isinstance(board, stored.StoredJobBoard):
-        persistence.keep_flow_detail(detail, book, kept)
-        return board.post(detail.name, book, {"flow_uuid": detail.uuid}, priority)
-    stored.note_submitted(detail.meta, board, priority)
-    persistence.keep_flow_detail(detail, book, kept)
-    crashpoint("submit.kept")
-    try:
-        return board.repost(detail.uuid, detail.name, book, priority) or board.find(detail.uuid)
-    except exceptions.JobFailure as error:
-        raise exceptions.JobFailure(
-            f"Flow {detail.uuid} is kept, and will be run, though its job could not be posted:"
-            f" `wbengine serve` posts it ({error})"
+            f"{which} kept, and will be run, though no job could be posted: `wbengine serve` posts"
+            f" what is missing ({error})"
         ) from error
 
 
@@ -393,29 +386,18 @@ def handle(
     flow_id: str,
     *,
     backend: loading.Backend,
-    board: jobs.JobBoard | Mapping[str, Any] | str | None = None,
+    board: Board = None,
 ) -> FlowHandle:
     """The handle of a flow that was submitted, in this process or in another one.
 
     :raises NotFound: the backend keeps no such flow.
     """
     with contextlib.ExitStack() as failing:
-        kept = _opened(backend, failing)
-        posted = _connected(board, kept, failing)
+        kept, posted = _opened(backend, board, (), failing)
         job = posted.find(flow_id) if isinstance(posted, jobs.FlowBoard) else None
-        found = _handle(flow_id, kept, posted, job, failing)
+        found = FlowHandle(flow_id, kept, posted, job, _Opened(failing))
         _ = found.state  # it is kept
         return found
-
-
-def _handle(
-    uuid: str,
-    kept: persistence.Backend,
-    board: jobs.JobBoard,
-    job: jobs.Job | None,
-    opened: contextlib.ExitStack,
-) -> FlowHandle:
-    return FlowHandle(uuid, kept, board, job, _Opened(opened))
 
 
 class _Opened:
@@ -462,16 +444,25 @@ def new_book(detail: models.FlowDetail, key: str | None = None) -> models.LogBoo
     return book
 
 
-def _opened(backend: loading.Backend, stack: contextlib.ExitStack) -> persistence.Backend:
-    """The backend that is meant; `stack` closes one that is opened."""
-    found = stack.enter_context(loading.lent(backend))
-    if found is None:
+def _opened(
+    backend: loading.Backend,
+    board: Board,
+    inputs: Iterable[Mapping[str, Any]],
+    stack: contextlib.ExitStack,
+) -> tuple[persistence.Backend, jobs.JobBoard]:
+    """The backend that is meant, which can keep these inputs, and the board; `stack` closes what is
+    opened.
+    """
+    kept = stack.enter_context(loading.lent(backend))
+    if kept is None:
         raise TypeError("backend must be given: a Backend, a dict of its options or a URI")
-    return found
+    for given in inputs if kept.encodes else ():
+        _codec.pack(given, "inputs")
+    return kept, _connected(board, kept, stack)
 
 
 def _connected(
-    board: jobs.JobBoard | Mapping[str, Any] | str | None,
+    board: Board,
     kept: persistence.Backend,
     stack: contextlib.ExitStack,
 ) -> jobs.JobBoard:
