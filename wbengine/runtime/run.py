@@ -143,10 +143,8 @@ class Run:
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
-        # What waits for its `eta`, or for a signal, by the (negative) number under which `_timers`
-        # wake it.
-        self._held: dict[int, calls.Invocation] = {}
-        self._holds = 0
+        # What waits for its `eta`, or for a signal, in the order of its beginning.
+        self._held: dict[calls.Invocation, None] = {}
         # When what happened was last written and told.
         self._saved = 0.0
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
@@ -546,12 +544,13 @@ class Run:
         """Hand out with the next turn the retries, and what was held back, whose time has come."""
         assert self._timers is not None
         woken = set()
-        for key in self._timers.pop(self._clock.monotonic()):
-            if key >= 0:
-                self._scheduler.wake(key)
-                woken.add(key)
-            elif (call := self._held.pop(key, None)) is not None:
-                self._begin_call(call)
+        for due in self._timers.pop(self._clock.monotonic()):
+            if isinstance(due, int):
+                self._scheduler.wake(due)
+                woken.add(due)
+            elif due in self._held:
+                del self._held[due]
+                self._begin_call(due)
         return woken
 
     def _may_start(self, call: calls.Invocation) -> bool:
@@ -575,12 +574,15 @@ class Run:
 
     def _hold(self, call: calls.Invocation, due: float) -> None:
         """Keep a call here, until a moment at most."""
-        self._holds -= 1
-        self._held[self._holds] = call
+        self._held[call] = None
         if due < math.inf:
-            if self._timers is None:
-                self._timers = timers_module.Timers()
-            self._timers.set(self._holds, due)
+            self._set_timer(call, due)
+
+    def _set_timer(self, thing: calls.Invocation | int, due: float) -> None:
+        """Let a call, or the retry of a node, be handed out at a moment."""
+        if self._timers is None:
+            self._timers = timers_module.Timers()
+        self._timers.set(thing, due)
 
     # -- limits ---------------------------------------------------------------------------------
 
@@ -644,9 +646,7 @@ class Run:
     def awaits_signals(self) -> bool:
         """Whether a task waits for a signal now; from any thread."""
         waits = self._waits
-        return waits is not None and any(
-            call.node in waits.nodes for call in list(self._held.values())
-        )
+        return waits is not None and any(call.node in waits.nodes for call in list(self._held))
 
     def _may_park(self) -> bool:
         """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
@@ -658,7 +658,7 @@ class Run:
             return False
         waits, timers = self._waits, self._timers
         awaited = frozenset[int]() if waits is None else waits.nodes
-        if any(call.node not in awaited for call in self._held.values()):
+        if any(call.node not in awaited for call in self._held):
             return False  # the next run would count the seconds of an `eta` anew
         seconds = None
         if timers is not None:
@@ -695,11 +695,11 @@ class Run:
         """Let go on what waited for a signal that is here now."""
         waits.news = False
         now = self._clock.time()
-        for key, call in list(self._held.items()):
+        for call in list(self._held):
             if call.node in waits.nodes:
                 outcome = waits.outcome(call, self._lifecycle.record(call.node), now)
                 if outcome is not None:
-                    del self._held[key]
+                    del self._held[call]
                     self._inbox.put((call, outcome))
 
     def _begin_again(self, node: int, over: bool) -> bool:
@@ -708,9 +708,7 @@ class Run:
         if not seconds:
             return True
         self._scheduler.postpone(node)
-        if self._timers is None:
-            self._timers = timers_module.Timers()
-        self._timers.set(node, self._clock.monotonic() + seconds)
+        self._set_timer(node, self._clock.monotonic() + seconds)
         return False
 
     def _save(self, moment: int) -> None:
@@ -809,11 +807,9 @@ class Run:
         found = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # in the midst of a turn
             found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
-        held = [
-            key for key, call in self._held.items() if is_cancellable(call) and call.node in scope
-        ]
-        for key in held:
-            call = self._held.pop(key)
+        held = [call for call in self._held if is_cancellable(call) and call.node in scope]
+        for call in held:
+            del self._held[call]
             found.append(call)
             self._inbox.put((call, self._in_flight.refusal(call, CancelRequest(None))))
         if found:
@@ -870,7 +866,7 @@ class Run:
     def _withdraw(self) -> list[calls.Invocation]:
         """Take back all that has not started."""
         held, self._held = self._held, {}
-        return [*held.values(), *self._executor.withdraw()]
+        return [*held, *self._executor.withdraw()]
 
     def _give_back(self, call: atoms.Call) -> None:
         if isinstance(call, calls.Invocation):

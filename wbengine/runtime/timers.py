@@ -6,8 +6,10 @@ Pure: the time is an argument, seconds of a clock that never goes back.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from typing import Final
+from collections.abc import Hashable
+from typing import Any, Final
 
 __all__ = ["LONGEST", "Timers"]
 
@@ -16,38 +18,39 @@ LONGEST: Final = 86400.0
 
 
 class Timers:
-    """When nodes are due, each at most once, and when the whole run is.
+    """When things are due, each at most once, and when the whole run is.
 
-    A node costs O(log n) when it is set and when it comes due, and nothing while it waits.
+    One costs O(log n) when it is set and when it comes due, and nothing while it waits.
     """
 
-    __slots__ = ("_due", "_heap", "deadline")
+    __slots__ = ("_heap", "_latest", "_numbers", "deadline")
 
     def __init__(self, deadline: float = math.inf) -> None:
         #: When the time of the whole run is up.
         self.deadline = deadline
-        self._due: dict[int, float] = {}
-        # Holds also what was set anew since; `_due` tells.
-        self._heap: list[tuple[float, int]] = []
+        self._numbers = itertools.count()
+        # Holds also what was set anew since; `_latest` tells.
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._latest: dict[Hashable, int] = {}
 
-    def set(self, node: int, due: float) -> None:
-        """Let `node` come due at `due`, whatever was said of it before."""
-        self._due[node] = due
-        heapq.heappush(self._heap, (due, node))
+    def set(self, thing: Hashable, due: float) -> None:
+        """Let `thing` come due at `due`, whatever was said of it before."""
+        number = self._latest[thing] = next(self._numbers)
+        heapq.heappush(self._heap, (due, number, thing))
 
-    def pop(self, now: float) -> list[int]:
-        """Take out the nodes that are due, the earliest first."""
-        due, heap = self._due, self._heap
+    def pop(self, now: float) -> list[Any]:
+        """Take out what is due, the earliest first."""
+        heap = self._heap
         found = []
         while heap and heap[0][0] <= now:
-            when, node = heapq.heappop(heap)
-            if due.get(node) == when:
-                del due[node]
-                found.append(node)
+            _, number, thing = heapq.heappop(heap)
+            if self._latest.get(thing) == number:
+                del self._latest[thing]
+                found.append(thing)
         return found
 
     def passed(self, now: float) -> bool:
-        """Whether something is due: a node, or the whole run."""
+        """Whether something is due, or the whole run."""
         return now >= self.deadline or (bool(self._heap) and self._heap[0][0] <= now)
 
     def wait(self, now: float, most: float | None = None) -> float | None:
