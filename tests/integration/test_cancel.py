@@ -84,16 +84,6 @@ def test_cancelled_flow_starts_no_waiting_task(kind: dict[str, Any], log: Log) -
     assert {name for name, state in found.items() if state == "REVERTED"} == ran
 
 
-def test_a_retry_does_not_run_it_again(kind: dict[str, Any], log: Log) -> None:
-    flow = LINE("f", retry=retry.Times(5, "r")).add(tasks.Quick("a"), tasks.Heeds("b"))
-    engine = load(flow, log, kind)
-    with Running(engine) as run:
-        began(log, "b")
-        engine.cancel("b")
-    assert isinstance(run.error, exceptions.Cancelled)
-    assert log.lines == ["+a", "+b", "!b", "-b", "-a"]
-
-
 def test_the_items_of_a_map(kind: dict[str, Any], log: Log) -> None:
     flow = LINE("f").add(task.Map(tasks.Item("i"), name="m", max_in_flight=3))
     engine = load(flow, log, kind, store={"items": list(range(9))})
@@ -125,26 +115,6 @@ def test_task_that_ignores_cancellation_is_killed_after_the_grace(
         assert isinstance(run.error, exceptions.Cancelled)
         assert "-b" in log.lines
         assert "killed" in str(engine.storage.get_execute_failures()["a"].exception)
-
-
-def test_suspended_cancellation_is_reverted_by_the_next_engine(
-    kind: dict[str, Any], log: Log, tmp_path: Path
-) -> None:
-    """Suspended while it is reverted, and gone on with by another engine."""
-    flow = LINE("f").add(tasks.Quick("a"), tasks.Heeds("b"))
-    engine = load(flow, log, kind, backend=f"dir://{tmp_path / 'store'}")
-    with Running(engine) as run:
-        began(log, "b")
-        engine.suspend()
-        engine.cancel(reason="enough")
-    assert run.error is None and engine.storage.get_flow_state() == states.SUSPENDED
-    assert log.lines == ["+a", "+b", "!b"]
-    again = load(
-        flow, log, kind, backend=engine.storage.backend, flow_detail=engine.storage.flow_detail
-    )
-    with pytest.raises(exceptions.Cancelled, match="enough"):
-        again.run()
-    assert log.lines == ["+a", "+b", "!b", "-b", "-a"]
 
 
 def shape(chance: random.Random) -> Any:

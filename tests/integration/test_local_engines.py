@@ -11,7 +11,7 @@ from typing import Any
 import futurist
 import pytest
 
-from wbengine import engines, exceptions, retry, states, task
+from wbengine import engines, exceptions, states, task
 from wbengine.engines import base
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.types import failure as ft
@@ -88,20 +88,6 @@ class Noted(task.Task):
         return f"undone {self.name}"
 
 
-class FailsTimes(task.Task):
-    """Fails as often as told, then succeeds."""
-
-    def __init__(self, name: str, times: int) -> None:
-        super().__init__(name, provides=f"{name}_done")
-        self.left = times
-
-    def execute(self) -> str:
-        if self.left:
-            self.left -= 1
-            raise RuntimeError(f"{self.left} left")
-        return "done"
-
-
 def load(flow: Any, kind: str = "serial", **options: Any) -> base.Engine:
     return engines.load(flow, engine=kind, **options)
 
@@ -119,13 +105,6 @@ def events(engine: base.Engine) -> list[tuple[str, str]]:
 
 
 # -- success ---------------------------------------------------------------------------------
-
-
-def test_results_flow_from_task_to_task(kind: str) -> None:
-    """What one task returns is an argument of the next; `run` returns all values by name."""
-    flow = linear_flow.Flow("f").add(Add(), Double())
-    found = engines.run(flow, store={"a": 1, "b": 2}, engine=kind)
-    assert found == {"a": 1, "b": 2, "sum": 3, "double": 6}
 
 
 def test_bigger_priority_goes_first_in_flow_of_many_turns() -> None:
@@ -191,16 +170,6 @@ def test_local_tasks_stay_in_the_process_of_the_engine(kind: str) -> None:
 
 
 # -- failure -----------------------------------------------------------------------------------
-
-
-def test_a_kept_failure_is_tried_again_by_an_engine_that_resolves() -> None:
-    flow = linear_flow.Flow("f", retry=retry.Times(2, "r")).add(FailsTimes("t", 1))
-    engine = load(flow, never_resolve=True)
-    with pytest.raises(RuntimeError):
-        engine.run()
-    engine = load(flow, flow_detail=engine.storage.flow_detail)
-    engine.run()
-    assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_what_cannot_be_pickled_fails_its_task_alone() -> None:

@@ -84,18 +84,6 @@ def finish(engine: base.Engine, error: type[BaseException]) -> None:
 # -- results ---------------------------------------------------------------------------------
 
 
-def test_results_keep_the_order_of_the_items(kind: Kind) -> None:
-    """One list under one name; each item has a record, and the atom is one."""
-    engine = kind.load(flow_of(fan(tasks.Square())), store={"items": [3, 1, 2]})
-    engine.run()
-    assert engine.storage.fetch_all() == {"items": [3, 1, 2], "results": [9, 1, 4]}
-    assert engine.storage.get("m") == [9, 1, 4]
-    assert states_of(engine) == [states.SUCCESS] * 3
-    assert sorted(item.order for item in items_of(engine)) == [1, 2, 3]
-    assert all(i.worker and i.started <= i.ended for i in items_of(engine))  # type: ignore[operator]
-    assert engine.storage.get_attempt("m").attempt == 1  # type: ignore[union-attr]
-
-
 def test_other_arguments_are_bound_as_usual(kind: Kind) -> None:
     """From the store, from other atoms, injected, or their defaults."""
     flow = flow_of(

@@ -76,53 +76,12 @@ class Said(Says):
         return self.answers.pop(0)
 
 
-def nest(log: list[str], inner: Any, outer: Any, fails: int = 1) -> linear_flow.Flow:
-    """`top`, then a flow with `around`, then a flow with `in` and what fails."""
-    inside = LINE("inside", inner).add(Noted("in", log), Noted("bad", log, fails))
-    outside = LINE("outside", outer).add(Noted("around", log), inside)
-    return LINE("f").add(Noted("top", log), outside)
-
-
 def ends(engine: base.Engine, *names: str) -> list[str | None]:
     return [engine.storage.get_atom_state(name) for name in names]
 
 
 R, A, AGAIN = retry.REVERT, retry.REVERT_ALL, retry.RETRY
 DONE, GONE = states.SUCCESS, states.REVERTED
-
-
-@pytest.mark.parametrize(
-    ("inner", "outer", "defer", "found"),
-    [
-        # top, around, in, bad, inner retry, outer retry; how often the outer one was asked
-        (R, R, False, (DONE, DONE, GONE, GONE, GONE, DONE, 1)),
-        (R, A, False, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
-        (A, R, False, (GONE, GONE, GONE, GONE, GONE, GONE, 0)),
-        (A, AGAIN, False, (GONE, GONE, GONE, GONE, GONE, GONE, 0)),
-        (R, R, True, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
-        (R, A, True, (GONE, GONE, GONE, GONE, GONE, GONE, 1)),
-        (R, None, False, (DONE, DONE, GONE, GONE, GONE, None, 0)),
-        (R, None, True, (GONE, GONE, GONE, GONE, GONE, None, 0)),
-        (None, R, False, (DONE, GONE, GONE, GONE, None, GONE, 1)),
-        (None, R, True, (GONE, GONE, GONE, GONE, None, GONE, 1)),
-        (None, None, False, (GONE, GONE, GONE, GONE, None, None, 0)),
-    ],
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_who_decides_and_what_is_undone(
-    inner: Any, outer: Any, defer: bool, found: Any, kind: str
-) -> None:
-    """The flow raises what failed, and is REVERTED only if nothing is left done."""
-    asked = Says("outer", outer)
-    flow = nest([], Says("inner", inner) if inner else None, asked if outer else None)
-    engine = engines.load(flow, engine=kind, defer_reverts=defer)
-    with pytest.raises(RuntimeError, match="bad"):
-        engine.run()
-    left = DONE in found[:6]
-    assert engine.storage.get_flow_state() == (states.FAILURE if left else states.REVERTED)
-    names = ["top", "around", "in", "bad", inner and "inner", outer and "outer"]
-    assert [name and engine.storage.get_atom_state(name) for name in names] == list(found[:6])
-    assert len(asked.seen) == found[6]
 
 
 # -- what is remembered ------------------------------------------------------------------------

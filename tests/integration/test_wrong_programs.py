@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.flows import kinds
 from tests.support import sample_tasks
 from wbengine import deciders, engines, exceptions, formatters, retry, states, storage, task
 from wbengine.listeners import base, capturing, claims, progress, timing
@@ -550,31 +549,6 @@ def test_a_string_is_one_name_and_not_its_letters() -> None:
 
 
 # Large, deep and empty ones are not wrong. --------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=kinds.NAMES)
-def kind(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with kinds.kind(request.param, folder, sample_tasks.__name__) as made:
-        yield made
-
-
-SMALLEST: list[Callable[[], Any]] = [
-    lambda: LINE("f"),
-    lambda: unordered_flow.Flow("f"),
-    lambda: GRAPH("f"),
-    lambda: graph_flow.TargetedFlow("f"),
-    lambda: LINE("f").add(LINE("g").add(GRAPH("h"))),
-    lambda: LINE("f", retry.Times(2, "r")),
-    lambda: sample_tasks.Nothing("bare"),
-]
-
-
-def test_empty_flows_run(kind: Any) -> None:
-    for make in SMALLEST:
-        engine = kind.load(make())
-        engine.run()
-        assert engine.storage.get_flow_state() == states.SUCCESS
 
 
 def test_flow_of_ten_thousand_levels_runs() -> None:

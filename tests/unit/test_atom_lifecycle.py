@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wbengine import composite_executor, exceptions, invocation, retry, states, storage, task
+from wbengine import composite_executor, exceptions, invocation, states, storage, task
 from wbengine.patterns import linear_flow
 from wbengine.persistence import leases, models
 from wbengine.runtime import atoms, compiler
@@ -177,14 +177,6 @@ def test_what_was_given_up_keeps_who_began_it_and_when() -> None:
         assert (record.worker, record.started, record.ended) == (*kept, None)
 
 
-def test_a_new_attempt_forgets_the_failure_of_the_old() -> None:
-    """Nobody sees failures of attempts that were followed by another."""
-    bench = Bench(Plain("a"))
-    bench.end(bench.begin("a"), FAILURE)
-    bench.begin("a")
-    assert not bench.storage.has_failures()
-
-
 def test_nothing_is_told_when_nobody_listens() -> None:
     """No events are collected; with a listener they come when delivered, in order."""
     bench = Bench(Plain("a"))
@@ -280,13 +272,6 @@ def test_what_ended_with_its_engine_begins_again(
     bench.leave("a", fields.pop("state", states.RUNNING), **fields)
     call = bench.begin("a")
     assert (call.attempt, call.epoch, call.recovered) == (5, 1, False)
-
-
-def test_a_retry_begins_again() -> None:
-    bench = Bench(Plain("a"), retry=retry.AlwaysRevert("r"), executor=Elephant())
-    record = bench.leave("r", states.RUNNING)
-    bench.begin("r")
-    assert record.attempt == 5
 
 
 def test_what_goes_on_and_is_given_back_still_has_to_come_to_its_end() -> None:

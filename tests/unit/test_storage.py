@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -273,30 +272,3 @@ def test_a_failed_write_is_tried_again_and_nothing_is_lost() -> None:
         assert connection.get_atom_details(store.get_atom_uuid("a")).state == states.RUNNING
         store.set_task_progress("a", 0.5)
         assert connection.get_atom_details(store.get_atom_uuid("a")).state == states.SUCCESS
-
-
-def test_marking_from_many_threads_loses_nothing() -> None:
-    """While the loop's thread flushes."""
-    backend = memory.MemoryBackend()
-    store = made(*[One(f"t{n}") for n in range(4)], backend=backend)
-
-    def tell(name: str) -> None:
-        for step in range(300):
-            store.set_task_progress(name, step / 300)
-            store.update_atom_metadata(name, {f"k{step}": step})
-
-    lease = store.take_lease("a run", 600)
-    with store.writer.batch():
-        threads = [threading.Thread(target=tell, args=(f"t{n}",)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            store.writer.flush()
-        for thread in threads:
-            thread.join()
-    store.writer.detach_lease()
-    store.writer.give_back_lease(lease)
-    with backend.get_connection() as connection:
-        for atom in connection.get_atoms_for_flow(store.flow_uuid):
-            assert len([key for key in atom.meta if key.startswith("k")]) == 300
-            assert atom.progress == 299 / 300
