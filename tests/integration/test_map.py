@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import map_tasks as tasks
 from tests.support import workers
+from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
 from wbengine.engines import base
@@ -226,7 +227,7 @@ def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: Kind) 
 
 def test_stopped_map_leaves_other_tasks_running() -> None:
     """Stopping a Map must not cost others their tasks."""
-    executor = Held()
+    executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(
         fan(tasks.Odd(), over="numbers"), *[Plain(f"p{n}") for n in range(3)]
     )
@@ -251,7 +252,7 @@ def test_stopped_map_leaves_other_tasks_running() -> None:
 
 def test_what_was_taken_back_does_not_start_when_all_stops() -> None:
     """A kept failure that arrives together with that of an item."""
-    executor = Held()
+    executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(fan(tasks.Odd()), Boom("b"), Plain("p"))
     engine = engines.load(
         flow, engine="parallel", executor=executor, never_resolve=True, store={"items": [2, 1]}
@@ -269,8 +270,7 @@ def test_what_was_taken_back_does_not_start_when_all_stops() -> None:
 
 def test_items_go_by_the_priority_of_the_inner_task() -> None:
     """Among what is ready at the same time; then by the order of add."""
-    executor = Held()
-    executor.held = False
+    executor = HeldTasks()
     urgent, later = task.FunctorTask(lambda item: 0, "u"), task.FunctorTask(lambda item: 0, "l")
     urgent.priority = 5
     flow = unordered_flow.Flow("f").add(Plain("a"), fan(later, name="l"), Plain("b"))
@@ -284,46 +284,9 @@ class Plain(task.Task):
         pass
 
 
-class Held(invocation.TaskExecutor):
-    """Keeps what is submitted until it is released."""
-
-    in_process = True
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[invocation.Invocation, invocation.Done]] = []
-        self.held = True
-        self.seen: list[invocation.Invocation] = []
-        self.batches: list[int] = []
-
-    @property
-    def names(self) -> list[str]:
-        return [call.task.name for call, _ in self.waiting]
-
-    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
-        self.seen.append(call)
-        if self.held:
-            self.waiting.append((call, done))
-        else:
-            done(call, invocation.invoke(call))
-
-    def submit_many(self, calls: Any, done: invocation.Done) -> None:
-        before = len(self.seen)
-        super().submit_many(calls, done)
-        self.batches.append(len(self.seen) - before)
-
-    def release(self, name: str) -> None:
-        place = self.names.index(name)
-        call, done = self.waiting.pop(place)
-        done(call, invocation.invoke(call))
-
-    def withdraw(self) -> list[invocation.Invocation]:
-        taken, self.waiting = self.waiting, []
-        return [call for call, _ in taken]
-
-
 def test_the_limit_holds_and_refills_come_together() -> None:
     """Never more than `max_in_flight`; what came back in one turn is replaced in one step."""
-    executor = Held()
+    executor = HeldTasks(held=True)
     inner = fan(tasks.Square(), max_in_flight=3)
     engine = engines.load(inner, engine="parallel", executor=executor, store={"items": range(8)})
     steps = engine.run_iter()
@@ -528,7 +491,7 @@ def test_suspended_before_an_item_ran_nothing_has_happened() -> None:
 
 def test_a_map_that_had_no_room_in_the_turn_is_suspended_too() -> None:
     """Nothing of it was ever handed out."""
-    executor = Held()
+    executor = HeldTasks(held=True)
     flow = unordered_flow.Flow("f").add(
         fan(tasks.Square(), name="big"),
         fan(tasks.Square(), over="few", name="small", provides="b"),
@@ -751,8 +714,7 @@ def test_what_is_written_grows_with_what_changed(limit: int | None) -> None:
 
 def test_many_items_are_submitted_turn_by_turn() -> None:
     """Without a limit no turn has more than an ordinary wide flow would have."""
-    executor = Held()
-    executor.held = False
+    executor = HeldTasks()
     count = 2 * run_module.MOST_PER_TURN + 10
     engine = engines.load(
         fan(tasks.Square()), engine="parallel", executor=executor, store={"items": range(count)}

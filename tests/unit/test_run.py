@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.held_tasks import HeldTasks
 from wbengine import exceptions, invocation, retry, states, task
 from wbengine.engines import base as engine_base
 from wbengine.engines import local
@@ -26,35 +27,6 @@ class Plain(task.Task):
 class Boom(task.Task):
     def execute(self) -> None:
         raise ValueError(self.name)
-
-
-class Recording(invocation.TaskExecutor):
-    """Runs tasks at once, or when released, and writes down what it is asked."""
-
-    def __init__(self, log: list[Any], held: bool = False) -> None:
-        self.log = log
-        self.held = held
-        self.waiting: list[tuple[invocation.Invocation, invocation.Done]] = []
-        self.came = threading.Event()
-
-    def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
-        self.log.append(("submit", call.task.name, call.action))
-        if self.held:
-            self.waiting.append((call, done))
-            self.came.set()
-        else:
-            done(call, invocation.invoke(call))
-
-    def release(self) -> None:
-        call, done = self.waiting.pop(0)
-        done(call, invocation.invoke(call))
-
-    def withdraw(self) -> list[invocation.Invocation]:
-        taken, self.waiting = self.waiting, []
-        return [call for call, _ in taken]
-
-    def retire(self, calls: Iterable[invocation.Invocation]) -> None:
-        self.log.append(("retire", sorted(call.task.name for call in calls)))
 
 
 class Writing(memory.MemoryBackend):
@@ -93,7 +65,7 @@ def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
     """However many tasks are ready."""
     log: list[Any] = []
     flow = unordered_flow.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
-    engine = made(flow, Recording(log), Writing(log))
+    engine = made(flow, HeldTasks(log), Writing(log))
     log.clear()
     found = list(engine.run_iter())
     assert found == ["RESUMING", "SCHEDULING", "WAITING", "ANALYZING", "SUCCESS"]
@@ -102,7 +74,7 @@ def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
 
 def test_outcomes_that_arrive_together_are_one_turn() -> None:
     """ANALYZING takes all that is there."""
-    executor = Recording([], held=True)
+    executor = HeldTasks([], held=True)
     flow = unordered_flow.Flow("f").add(Plain("a"), Plain("b"), Plain("c"))
     engine = made(flow, executor)
     steps = engine.run_iter(timeout=0.001)
@@ -116,7 +88,7 @@ def test_outcomes_that_arrive_together_are_one_turn() -> None:
 def test_a_wait_that_times_out_only_waits_again() -> None:
     """`timeout` gives the caller a turn; it ends nothing and writes nothing."""
     log: list[Any] = []
-    executor = Recording(log, held=True)
+    executor = HeldTasks(log, held=True)
     engine = made(linear_flow.Flow("f").add(Plain("a")), executor, Writing(log))
     steps = engine.run_iter(timeout=0.001)
     found = [next(steps) for _ in range(7)]
@@ -129,7 +101,7 @@ def test_a_wait_that_times_out_only_waits_again() -> None:
 
 def test_a_kept_failure_takes_back_what_has_not_started() -> None:
     """With `never_resolve` nothing new starts, and what runs finishes."""
-    executor = Recording([], held=True)
+    executor = HeldTasks([], held=True)
     flow = unordered_flow.Flow("f").add(Boom("a"), Plain("b"))
     engine = made(flow, executor, never_resolve=True)
     steps = engine.run_iter()
@@ -158,7 +130,7 @@ def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: in
 
     b = Interrupts("b")
     flow = unordered_flow.Flow("f").add(Plain("a"), b, Plain("c"))
-    engine = made(flow, Recording([]))
+    engine = made(flow, HeldTasks([]))
     engine.compile()
     b.left = reads
     interrupted = False
@@ -179,7 +151,7 @@ def test_an_interruption_while_a_turn_is_submitted_leaves_only_what_was_submitte
 ) -> None:
     """What did not get to the executor is PENDING again; what did is finished."""
 
-    class Interrupted(Recording):
+    class Interrupted(HeldTasks):
         left = reads
 
         def submit(self, call: invocation.Invocation, done: invocation.Done) -> None:
@@ -201,7 +173,7 @@ def test_an_interruption_while_a_turn_is_submitted_leaves_only_what_was_submitte
 
 def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> None:
     """The executor may be the same; what waits there belongs to somebody else."""
-    executor = Recording([])
+    executor = HeldTasks([])
     engine = made(linear_flow.Flow("f").add(Plain("a"), Boom("b")), executor)
     with pytest.raises(ValueError):
         engine.run()
@@ -225,7 +197,7 @@ def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
     """Both are in the same write; what began is given back without a word."""
     log: list[Any] = []
     flow = linear_flow.Flow("f").add(Plain("a"), Plain("b"))
-    engine = made(flow, Recording(log), Writing(log))
+    engine = made(flow, HeldTasks(log), Writing(log))
     told: list[Any] = []
 
     def listen(state: str, details: dict[str, Any]) -> None:
@@ -249,7 +221,7 @@ def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
 def test_an_executor_that_cannot_start_changes_nothing() -> None:
     """Its error is raised; the flow waits for the next run."""
 
-    class Unreachable(Recording):
+    class Unreachable(HeldTasks):
         def start(self) -> None:
             raise exceptions.TransportFailure("no broker")
 
@@ -265,7 +237,7 @@ def test_an_executor_that_cannot_start_changes_nothing() -> None:
 def test_an_engine_that_ran_leaves_no_cyclic_garbage() -> None:
     """Its memory is free at once, not when the collector comes by."""
     flow = linear_flow.Flow("f", retry=retry.Times(2)).add(Plain("a"), Plain("b"))
-    engine = made(flow, Recording([]))
+    engine = made(flow, HeldTasks([]))
     engine.run()
     left = weakref.ref(flow)
     gc.disable()
