@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import math
 import os
 import queue
-import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.cancelling import kind_of
 from tests.support import beside
 from tests.support import sample_tasks as samples
-from tests.support.amounts import amount
-from tests.support.workers import until, worker_in_thread
+from tests.support.workers import until
 from wbengine import _clock, engines, exceptions, retry, states, task
 from wbengine.engines import base
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
@@ -146,7 +144,7 @@ def test_deadline_lets_running_tasks_finish_and_withdraws_waiting_ones() -> None
     assert engine.statistics["withdrawn"] == 10 - len(ran)
 
 
-@pytest.mark.parametrize("name", ["processes", "workers"])
+@pytest.mark.parametrize("name", ["processes", "memory"])
 def test_elsewhere_what_waits_is_withdrawn_and_what_runs_finishes(
     name: str, tmp_path: Path
 ) -> None:
@@ -159,7 +157,7 @@ def test_elsewhere_what_waits_is_withdrawn_and_what_runs_finishes(
         def monotonic(self) -> float:
             return time.monotonic() + 1000 * started.exists()
 
-    with kind_of(name, tmp_path, slots=1) as options:
+    with kind_of(name, tmp_path, samples, slots=1) as options:
         engine = load(flow, Clock(), store=store, **options)
         engine.atom_notifier.register(
             states.PENDING, lambda state, details: release.write_text("now")
@@ -319,108 +317,6 @@ def test_odd_times_are_refused_at_once(name: str, value: Any, error: type[Except
     assert engine.storage.get_flow_state() == states.PENDING
     engine.run(**{name: math.inf})
     assert engine.storage.get_flow_state() == states.SUCCESS
-
-
-# -- suspending at random ------------------------------------------------------------------------
-
-
-def shape(chance: random.Random, fails: bool) -> Any:
-    """A flow of a few dozen tasks, each of which may be executed only once."""
-    number = itertools.count()
-
-    def some(size: int) -> list[Any]:
-        return [samples.Appends(name=f"t{next(number)}") for _ in range(size)]
-
-    flow = LINE("f").add(*some(2))
-    for place in range(chance.randint(2, 4)):
-        wide = WIDE(f"w{place}").add(*some(chance.randint(1, 8)))
-        wide.add(LINE(f"l{place}", retry.Times(2, f"r{place}", backoff=0.001)).add(*some(3)))
-        flow.add(wide, *some(1))
-    return flow.add(samples.Fail(name="fail")) if fails else flow
-
-
-class Kept(executors.ProcessTaskExecutor):
-    """Children that outlive the runs they serve."""
-
-    def stop(self) -> None: ...
-
-    def end(self) -> None:
-        super().stop()
-
-
-@contextlib.contextmanager
-def kind_of(name: str, tmp_path: Path, slots: int = 2) -> Iterator[dict[str, Any]]:
-    if name == "processes":
-        kept = Kept(slots)
-        try:
-            yield {"engine": "parallel", "executor": kept}
-        finally:
-            kept.end()
-    elif name == "workers":
-        url = f"memory://{tmp_path.name}"
-        with worker_in_thread(url, samples, threads_count=slots):
-            yield {"engine": "worker-based", "url": url}
-    else:
-        yield NEAR[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("serial", amount(60, 400)),
-        ("threads", amount(60, 400)),
-        ("processes", amount(20, 100)),
-        ("workers", amount(20, 100)),
-    ],
-)
-@pytest.mark.parametrize("fails", [False, True])
-def test_suspended_at_random_moments_a_flow_still_ends_right(
-    name: str, wanted: int, fails: bool, tmp_path: Path
-) -> None:
-    """Nothing hangs, nothing is done twice, and the end is as if nobody had suspended."""
-    suspensions = 0
-    with kind_of(name, tmp_path) as options:
-        for seed in itertools.count():
-            chance = random.Random(seed)
-            log = tmp_path / f"log-{seed}"
-            engine = load(shape(chance, fails), store={"path": str(log)}, **options)
-            suspensions += suspend_until_it_ends(engine, chance, fails)
-            names = {atom.name for atom in engine.storage.flow_detail if atom.name[0] == "t"}
-            expected = [f"+{task}" for task in names] + [f"-{task}" for task in names if fails]
-            assert sorted(log.read_text().split()) == sorted(expected), f"seed {seed}"
-            found = {engine.storage.get_atom_state(task) for task in names}
-            assert found == ({GONE} if fails else {DONE}), f"seed {seed}"
-            if suspensions >= wanted:
-                break
-    assert suspensions >= wanted
-
-
-def suspend_until_it_ends(engine: Any, chance: random.Random, fails: bool) -> int:
-    """Run it again and again, suspending from another thread; how often it was suspended."""
-    suspensions = 0
-    ended = states.REVERTED if fails else states.SUCCESS
-    pause = 0.0005
-    while engine.storage.get_flow_state() != ended:
-        running = threading.Event()
-        begun = [lambda state, details, running=running: running.set()]
-        engine.notifier.register(states.RUNNING, begun[0])
-        runner = beside.Running(engine)
-        runner.start()
-        assert running.wait(30)
-        engine.notifier.deregister(states.RUNNING, begun[0])
-        time.sleep(chance.random() * pause)
-        engine.suspend()
-        if chance.random() < 0.3:
-            engine.suspend()
-        runner.join(60)
-        assert not runner.is_alive(), "it hangs"
-        state = engine.storage.get_flow_state()
-        assert state in (states.SUSPENDED, ended), state
-        assert (runner.error is not None) == (state == states.REVERTED)
-        suspensions += state == states.SUSPENDED
-        # Whoever is too quick gets nowhere.
-        pause *= 1.5 if chance.random() < 0.5 else 1
-    return suspensions
 
 
 # -- suspending in each state ----------------------------------------------------------------------
