@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.flows import kinds
 from tests.support import map_tasks as tasks
-from tests.support import workers
 from tests.support.held_tasks import HeldTasks
 from tests.support.snapshots import Snapshots
 from wbengine import _clock, engines, exceptions, invocation, retry, states, task
@@ -22,40 +22,20 @@ from wbengine.persistence import models
 from wbengine.persistence.backends import memory
 from wbengine.runtime import run as run_module
 
-LOCAL = {
-    "serial": "serial",
-    "threads": "parallel://?executor=threads&max_workers=3",
-    "processes": "parallel://?executor=processes&max_workers=2",
-}
 
-
-class Kind:
-    """How to load an engine of one kind."""
-
-    def __init__(self, name: str, url: str | None) -> None:
-        self.name = name
-        self.url = url
-
-    def load(self, flow: Any, **options: Any) -> base.Engine:
-        if self.url is None:
-            return engines.load(flow, engine=LOCAL[self.name], **options)
-        return engines.load(flow, engine="worker-based", url=self.url, **options)
-
-
-@pytest.fixture(params=["serial", "threads", "processes", "worker memory", "worker filesystem"])
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kind]:
-    if request.param in LOCAL:
-        yield Kind(request.param, None)
-        return
-    name = request.param.split()[1]
-    url = f"memory://{tmp_path.name}" if name == "memory" else f"filesystem://{tmp_path / 'broker'}"
-    with workers.worker_in_thread(url, tasks, threads_count=3):
-        yield Kind(request.param, url)
+@pytest.fixture(scope="module", params=kinds.NAMES)
+def kind(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[kinds.Kind]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with kinds.kind(request.param, folder, tasks.__name__) as made:
+        yield made
 
 
 @pytest.fixture(params=["serial", "threads"])
-def near(request: pytest.FixtureRequest) -> Kind:
-    return Kind(request.param, None)
+def near(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[kinds.Kind]:
+    with kinds.kind(request.param, tmp_path, "") as made:
+        yield made
 
 
 def fan(inner: Any, **options: Any) -> task.Map:
@@ -85,7 +65,7 @@ def finish(engine: base.Engine, error: type[BaseException]) -> None:
 # -- results ---------------------------------------------------------------------------------
 
 
-def test_other_arguments_are_bound_as_usual(kind: Kind) -> None:
+def test_other_arguments_are_bound_as_usual(kind: kinds.Kind) -> None:
     """From the store, from other atoms, injected, or their defaults."""
     flow = flow_of(
         task.FunctorTask(three, "three", provides="three"),
@@ -159,7 +139,7 @@ def test_an_iterator_that_fails_fails_the_atom() -> None:
         engines.run(flow_of(fan(tasks.Square())), store={"items": broken()})
 
 
-def test_functions_and_coroutines_are_inner_tasks(kind: Kind) -> None:
+def test_functions_and_coroutines_are_inner_tasks(kind: kinds.Kind) -> None:
     """An `async def` runs wherever async tasks run."""
     engine = kind.load(flow_of(fan(tasks.AsyncSquare())), store={"items": range(5)})
     engine.run()
@@ -171,7 +151,7 @@ def test_functions_and_coroutines_are_inner_tasks(kind: Kind) -> None:
 # -- failures --------------------------------------------------------------------------------
 
 
-def test_collected_failures_travel_to_the_next_task(kind: Kind) -> None:
+def test_collected_failures_travel_to_the_next_task(kind: kinds.Kind) -> None:
     """As any value."""
     flow = flow_of(
         fan(tasks.Odd(), on_item_failure="collect"), tasks.CountFailures(provides="failed")
@@ -182,7 +162,7 @@ def test_collected_failures_travel_to_the_next_task(kind: Kind) -> None:
 
 
 def test_a_failed_item_fails_the_atom_and_what_finished_is_reverted(
-    kind: Kind, tmp_path: Path
+    kind: kinds.Kind, tmp_path: Path
 ) -> None:
     """The latest first; those that never began are left alone."""
     store = {"items": [10, 11, 12, 13], "folder": str(tmp_path), "bad": 12}
@@ -198,7 +178,7 @@ def test_a_failed_item_fails_the_atom_and_what_finished_is_reverted(
     assert engine.storage.get_execute_failure("m").check(ValueError)  # type: ignore[union-attr]
 
 
-def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: Kind) -> None:
+def test_without_a_limit_a_failure_still_stops_what_has_not_started(near: kinds.Kind) -> None:
     """In this thread nothing runs after it; in threads what waits is taken back."""
     ran: list[int] = []
     lock = threading.Lock()
@@ -313,7 +293,7 @@ def test_the_limit_holds_and_refills_come_together() -> None:
     }
 
 
-def test_no_more_run_at_a_time_than_allowed(kind: Kind) -> None:
+def test_no_more_run_at_a_time_than_allowed(kind: kinds.Kind) -> None:
     """Counted where they run."""
     engine = kind.load(flow_of(fan(tasks.Count(), max_in_flight=2)), store={"items": range(20)})
     engine.run()
@@ -321,7 +301,7 @@ def test_no_more_run_at_a_time_than_allowed(kind: Kind) -> None:
 
 
 def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
-    kind: Kind, tmp_path: Path
+    kind: kinds.Kind, tmp_path: Path
 ) -> None:
     """With its result, and then those before it."""
     store = {"items": [0, 1, 2], "folder": str(tmp_path), "stuck": 1}
@@ -337,7 +317,7 @@ def test_cancelled_run_reverts_again_the_item_that_could_not_be_reverted(
     assert states_of(engine) == [states.REVERTED] * 3
 
 
-def test_retries_expand_the_list_anew(kind: Kind) -> None:
+def test_retries_expand_the_list_anew(kind: kinds.Kind) -> None:
     """Each attempt has its own items, and the list that is there then."""
     controller = retry.Times(2, "r", provides="turn")
     flow = flow_of(
@@ -352,7 +332,7 @@ def test_retries_expand_the_list_anew(kind: Kind) -> None:
     assert not engine.storage.has_failures()
 
 
-def test_a_map_is_the_source_of_a_decider(near: Kind) -> None:
+def test_a_map_is_the_source_of_a_decider(near: kinds.Kind) -> None:
     """Its history is the whole list."""
     heard: list[Any] = []
 
@@ -384,7 +364,7 @@ def test_a_decider_that_fails_fails_the_map_before_it_expands() -> None:
 # -- telling -----------------------------------------------------------------------------------
 
 
-def test_listeners_hear_of_one_atom(kind: Kind) -> None:
+def test_listeners_hear_of_one_atom(kind: kinds.Kind) -> None:
     """Its states, and how many of its items are done."""
     mapped = fan(tasks.Square(), max_in_flight=1)
     progress: list[float] = []
@@ -408,7 +388,7 @@ def test_listeners_hear_of_one_atom(kind: Kind) -> None:
     assert engine.storage.get_task_progress("m") == 1.0
 
 
-def test_listeners_of_the_inner_task_hear_every_item(kind: Kind) -> None:
+def test_listeners_of_the_inner_task_hear_every_item(kind: kinds.Kind) -> None:
     """Wherever it runs."""
     inner = tasks.Tell("t")
     heard: list[Any] = []
@@ -423,7 +403,7 @@ def test_listeners_of_the_inner_task_hear_every_item(kind: Kind) -> None:
 
 
 def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
-    kind: Kind, tmp_path: Path
+    kind: kinds.Kind, tmp_path: Path
 ) -> None:
     """What runs finishes, the rest waits; the same list, the same attempt, no item twice."""
     backend = memory.MemoryBackend()
@@ -450,14 +430,14 @@ def test_suspended_in_the_middle_it_goes_on_with_what_is_missing(
     assert sorted(tasks.notes(tmp_path)) == sorted(f"+{n}" for n in range(9))
     assert again.storage.record("m").attempt == 1
     # Where a ledger can tell of each item whether it was started, each keeps its id.
-    assert items_of(again).resumed == (0 if kind.url is not None else 1)
+    assert items_of(again).resumed == (0 if kind.remote else 1)
     assert sorted(item.order for item in items_of(again)) == list(range(1, 10))
     kept = backend.get_connection().get_atom_details(again.storage.get_atom_uuid("m"))
     assert kept.items is not None
     assert [i.to_dict() for i in kept.items] == [i.to_dict() for i in items_of(again)]
 
 
-def test_suspended_again_and_again(near: Kind) -> None:
+def test_suspended_again_and_again(near: kinds.Kind) -> None:
     """The same engine; every item runs once."""
     ran: list[int] = []
 
@@ -542,7 +522,7 @@ class Waiting(task.Task):
         pass
 
 
-def test_suspended_while_it_is_reverted_it_goes_on_there(kind: Kind, tmp_path: Path) -> None:
+def test_suspended_while_it_is_reverted_it_goes_on_there(kind: kinds.Kind, tmp_path: Path) -> None:
     """No item is reverted twice."""
     backend = memory.MemoryBackend()
     store = {"items": list(range(6)), "folder": str(tmp_path)}
@@ -625,7 +605,7 @@ def test_an_error_in_the_loop_leaves_a_legal_state(tmp_path: Path) -> None:
     assert tasks.notes(tmp_path) == [f"+{n}" for n in range(5)]
 
 
-def test_when_time_is_up_what_finished_is_reverted(near: Kind, tmp_path: Path) -> None:
+def test_when_time_is_up_what_finished_is_reverted(near: kinds.Kind, tmp_path: Path) -> None:
     """Nothing more starts; what runs finishes."""
     folder = str(tmp_path)
 
@@ -684,7 +664,7 @@ def test_local_items_stay_in_the_engines_process(tmp_path: Path) -> None:
     assert len(threads) == 2
 
 
-def test_several_maps_share_an_executor(kind: Kind) -> None:
+def test_several_maps_share_an_executor(kind: kinds.Kind) -> None:
     """Each has its own items and limit."""
     flow = unordered_flow.Flow("f").add(
         *[fan(tasks.Square(), name=f"m{n}", provides=f"r{n}", max_in_flight=n) for n in range(1, 5)]
