@@ -51,7 +51,6 @@ def logged(durability: str, *, immediate: bool) -> list[Any]:
         linear_flow.Flow("f").add(Step("a"), Step("b")), log, Writing(log), durability=durability
     )
     engine.executor.immediate = immediate
-    engine._crew = engine.executor  # no executor beside it for local tasks
     engine.notifier.register(
         "*", lambda state, details: log.append(("tell", details["flow_name"], state))
     )
