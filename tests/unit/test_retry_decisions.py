@@ -35,4 +35,4 @@ def test_retries_of_five_thousand_levels_are_asked_without_recursion() -> None:
     found = retry_decisions.resolve(
         plan, plan.by_name["a"], lambda controller, failed: retry.REVERT, defer_reverts=False
     )
-    assert plan.names[found.retry] == "r"
+    assert plan.names[found.scope.start] == "r"
