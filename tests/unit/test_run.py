@@ -17,6 +17,7 @@ from wbengine.engines import local
 from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base, models
 from wbengine.persistence.backends import memory
+from wbengine.runtime import executors
 
 
 class Plain(task.Task):
@@ -237,7 +238,7 @@ def test_an_executor_that_cannot_start_changes_nothing() -> None:
 def test_an_engine_that_ran_leaves_no_cyclic_garbage() -> None:
     """Its memory is free at once, not when the collector comes by."""
     flow = linear_flow.Flow("f", retry=retry.Times(2)).add(Plain("a"), Plain("b"))
-    engine = made(flow, HeldTasks([]))
+    engine = made(flow, executors.SerialTaskExecutor())
     engine.run()
     left = weakref.ref(flow)
     gc.disable()
