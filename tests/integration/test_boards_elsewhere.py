@@ -101,7 +101,7 @@ def test_many_flows_are_submitted_at_once(
             def die(*args: object) -> None:
                 raise exceptions.JobFailure("it died")
 
-            monkeypatch.setattr(mine, "repost_all", die)
+            monkeypatch.setattr(mine, "repost", die)
         with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
             engines.submit_many(f"{HERE}:greeting", given, backend=store, board=mine)
         assert mine.job_count == (0 if dies else len(given))
@@ -307,7 +307,7 @@ def unposted(
         raise exceptions.JobFailure("it died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(board, "repost", die)
+        patch.setattr(board, "repost_all", die)
         with pytest.raises(exceptions.JobFailure, match="is kept") as raised:
             engines.submit(
                 f"{HERE}:greeting", backend=store, board=board, inputs={"name": "Ada"}, **told
