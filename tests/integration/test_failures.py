@@ -137,7 +137,7 @@ def reloaded(detail: models.FlowDetail) -> models.FlowDetail:
     read = models.FlowDetail.from_dict(_codec.loads(_codec.dumps(detail.to_dict())))
     for atom in detail:
         data = _codec.loads(_codec.dumps(atom.to_dict()))
-        read.add(models.detail_from_dict(atom.kind, data))
+        read.add(type(atom).from_dict(data))
     return read
 
 

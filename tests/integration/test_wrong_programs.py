@@ -448,7 +448,7 @@ STORAGE: list[tuple[Callable[[], Any], type[BaseException], str]] = [
     (lambda: kept().fetch_unsatisfied_args("pya", {}), exceptions.NotFound, "'pya' .*'pay'"),
     (lambda: kept().get_atoms_states(["pay", "pya"]), exceptions.NotFound, "'pya' .*'pay'"),
     (lambda: backends.fetch(3), TypeError, "a dict or a URI, not 3"),
-    (lambda: models.detail_from_dict("tsk", {}), exceptions.InvalidFormat, "'tsk' .* task, retry"),
+    (lambda: models.ItemDetail.from_dict({"index": 1}), exceptions.InvalidFormat, "'index' and an"),
     (lambda: models.TaskDetail.from_dict({}), exceptions.InvalidFormat, "'name' and 'uuid'"),
     (lambda: models.FlowDetail.from_dict(3), exceptions.InvalidFormat, "'name' and 'uuid', not 3"),
     (lambda: states.check_flow_transition("PENDING", "SUCESS"), exceptions.InvalidState,

@@ -10,56 +10,26 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from wbengine import exceptions, states
+from tests.contract import records
+from wbengine import states
 from wbengine.persistence import models
 from wbengine.types import failure as ft
 
 FAILURE = ft.Failure.from_exception(ValueError("no"))
 
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
-)
-history = st.lists(
-    st.tuples(plain, st.dictionaries(st.text(max_size=3), st.just(FAILURE), max_size=2)), max_size=3
-)
 
-
-@st.composite
-def details(draw: Any) -> models.AtomDetail:
-    kind = draw(st.sampled_from([models.TaskDetail, models.RetryDetail]))
-    record: models.AtomDetail = kind(draw(st.text(max_size=5)))
-    record.state = draw(st.sampled_from([None, states.PENDING, states.SUCCESS, states.FAILURE]))
-    record.intention = draw(st.sampled_from(states.INTENTIONS))
-    record.version = draw(st.none() | st.just("1.2"))
-    record.results = draw(history if kind is models.RetryDetail else plain)
-    record.failure = draw(st.sampled_from([None, FAILURE]))
-    record.revert_results = draw(plain)
-    record.revert_failure = draw(st.sampled_from([None, FAILURE]))
-    record.attempt = draw(st.integers(0, 9))
-    record.worker = draw(st.none() | st.just("w"))
-    record.started = draw(st.none() | st.floats(0, 9))
-    record.submitted = draw(st.none() | st.floats(0, 9))
-    record.meta = draw(st.none() | st.dictionaries(st.text(max_size=3), plain, max_size=2))
-    return record
-
-
-@given(details())
-def test_a_record_survives_as_data(record: models.AtomDetail) -> None:
-    """`from_dict(to_dict())` tells the same, a retry's history and its failures included."""
-    again = models.detail_from_dict(record.kind, record.to_dict())
-    assert type(again) is type(record)
-    assert again.to_dict() == record.to_dict()
-    if isinstance(record, models.RetryDetail):
-        assert [value for value, _ in again.results] == [value for value, _ in record.results]
-
-
-@given(details())
-def test_a_record_survives_copying_and_pickling(record: models.AtomDetail) -> None:
-    """Both are equal and independent."""
-    for again in (record.copy(), pickle.loads(pickle.dumps(record))):
-        assert again.to_dict() == record.to_dict()
+@given(records.atoms())
+def test_a_record_survives_as_data_and_as_copies(record: models.AtomDetail) -> None:
+    """What is made of it tells the same, and is independent."""
+    expected = records.of_atom(record)
+    described = type(record).from_dict(record.to_dict())
+    if record.items is not None and described.items is not None:  # these describe themselves
+        for item in record.items:
+            described.items.put(models.ItemDetail.from_dict(item.to_dict()))
+    for again in (described, record.copy(), pickle.loads(pickle.dumps(record))):
+        assert type(again) is type(record)
+        assert records.of_atom(again) == expected
         again.meta["new"] = 1
         assert "new" not in record.meta
 
@@ -199,7 +169,7 @@ def test_attempts_are_kept() -> None:
     record.reset(states.PENDING)
     ended = [(1, "execute", "FAILURE", short), (2, "revert", "REVERTED", None)]
     assert told(record) == ended
-    again = models.detail_from_dict("task", json.loads(json.dumps(record.to_dict())))
+    again = models.TaskDetail.from_dict(json.loads(json.dumps(record.to_dict())))
     assert told(again) == told(record.copy()) == told(pickle.loads(pickle.dumps(record))) == ended
     begin(record)
     assert told(record) == [*ended, (3, "execute", None, None)]
@@ -343,23 +313,6 @@ def test_a_flow_takes_over_the_items_of_another() -> None:
     assert record.items[0].state == states.SUCCESS
 
 
-def test_items_update_and_merge() -> None:
-    """Everything is taken over; a deep copy shares no value."""
-    theirs = models.ItemDetail(3, ["v"], 2)
-    theirs.put(states.SUCCESS, [1])
-    theirs.order, theirs.worker = 4, "w"
-    for mine in (
-        models.ItemDetail(0, None, 1).update(theirs),
-        models.ItemDetail(0, None, 1).merge(theirs),
-        models.ItemDetail(0, None, 1).merge(theirs, deep_copy=True),
-    ):
-        assert mine.to_dict() == theirs.to_dict()
-    assert mine.results is not theirs.results
-    assert theirs.merge(theirs) is theirs
-    with pytest.raises(exceptions.InvalidFormat, match="an 'index' and an 'attempt', not"):
-        models.ItemDetail.from_dict({"index": 1})
-
-
 def test_a_book_takes_over_its_own_fields() -> None:
     """Not its flows; times as texts where they are asked for."""
     theirs = models.LogBook("b")
@@ -435,17 +388,16 @@ def test_pictures() -> None:
     assert "\n".join(lines) == PICTURE
     assert max(map(len, book.pformat().split("\n"))) < 250
     assert book.pformat(2, linesep="\r\n").count("\r\n") == PICTURE.count("\n")
-    assert fanned.items[1].pformat(1) == (
-        " ItemDetail: 1\n   - value = 'b'\n   - state = SUCCESS\n   - attempt = 1\n   - results = 1"
-    )
 
 
-@pytest.mark.parametrize("kind", ["task", "retry"])
-def test_what_an_earlier_version_wrote_does_not_say_when_it_was_submitted(kind: str) -> None:
-    told = models.TaskDetail("a").to_dict() if kind == "task" else models.RetryDetail("a").to_dict()
+@pytest.mark.parametrize("kind", [models.TaskDetail, models.RetryDetail])
+def test_what_an_earlier_version_wrote_does_not_say_when_it_was_submitted(
+    kind: type[models.AtomDetail],
+) -> None:
+    told = kind("a").to_dict()
     told.update(attempt=1, worker="w", started=2.0, ended=5.0)
     del told["submitted"]
-    attempt = models.detail_from_dict(kind, told).last_attempt
+    attempt = kind.from_dict(told).last_attempt
     assert attempt == models.Attempt(1, "execute", "w", 2.0, 5.0) and attempt.submitted is None
     assert attempt.runtime == 3.0
 

@@ -1,18 +1,18 @@
-"""Records as JSON trees: what was kept comes back equal, and what cannot be kept is named."""
+"""Records as JSON trees: what has no word in JSON, and what cannot be kept, which is named.
+
+That every field comes back is in `tests/contract/test_backends.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import enum
 import json
 import math
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from wbengine import exceptions, states
 from wbengine.persistence import models, trees
@@ -27,110 +27,10 @@ class Order:
     due: dt.date
 
 
-@codec.allow
-class Colour(enum.Enum):
-    RED = 1
-
-
 def failed(error: BaseException) -> ft.Failure:
     failure = ft.Failure.from_exception(error)
     failure.traceback_str  # noqa: B018  (rendered now, so that copies are equal)
     return failure
-
-
-FAILURES = [
-    failed(ValueError("no", 1)),
-    failed(KeyError(("a", b"b"))),
-    failed(RuntimeError("torn ü")),
-    failed(OSError(5, "\x00 and ü")),
-]
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(max_size=9)
-    | st.dates()
-    | st.decimals(allow_nan=False)
-    | st.just(Colour.RED)
-    | st.builds(Order, st.integers(), st.dates())
-)
-values = st.recursive(
-    leaves,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.tuples(inner, inner)
-        | st.dictionaries(st.integers() | st.text(), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-moments = st.datetimes().map(lambda moment: moment.replace(fold=0))
-metas = st.none() | st.dictionaries(st.text(max_size=4), values, max_size=2)
-names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-fails = st.none() | st.sampled_from(FAILURES)
-history = st.lists(
-    st.tuples(values, st.dictionaries(names, st.sampled_from(FAILURES), max_size=2)), max_size=3
-)
-
-
-@st.composite
-def records(draw: Any) -> Any:
-    kind = draw(st.sampled_from(["book", "flow", "task", "retry", "item"]))
-    record: Any
-    if kind == "item":
-        record = models.ItemDetail(draw(st.integers(0, 9)), draw(values), draw(st.integers(0, 9)))
-        record.order = draw(st.integers(0, 9))
-    elif kind in ("book", "flow"):
-        record = models.LogBook(draw(names)) if kind == "book" else models.FlowDetail(draw(names))
-        record.meta = draw(metas)
-        if kind == "book":
-            record.updated_at = draw(st.none() | moments)
-        else:
-            record.state = draw(st.none() | st.sampled_from(sorted(states.FLOW_STATES)))
-        return kind, record
-    else:
-        record = models.RetryDetail(draw(names)) if kind == "retry" else models.TaskDetail("t")
-        record.intention = draw(st.sampled_from(states.INTENTIONS))
-        record.version = draw(st.none() | st.just("1.2"))
-        record.attempt, record.epoch = draw(st.integers(0, 9)), draw(st.integers(0, 9999))
-        record.progress = draw(st.none() | st.floats(0, 1))
-        record.progress_details = draw(values)
-        record.meta = draw(metas)
-        record.items = draw(st.none() | st.builds(models.Items, st.integers(1, 9)))
-    record.state = draw(st.sampled_from(sorted(states.ATOM_STATES)))
-    record.results = draw(history if kind == "retry" else values)
-    record.failure, record.revert_failure = draw(fails), draw(fails)
-    record.revert_results = draw(values)
-    record.worker = draw(st.none() | st.just("w"))
-    record.started = draw(st.none() | st.floats(0, 9))
-    return kind, record
-
-
-@given(records())
-def test_what_is_kept_comes_back(made: tuple[str, Any]) -> None:
-    """Through strict JSON text, for every kind of record: equal, and of the same types.
-
-    A retry's history too: what was provided stays apart from the failures.
-    """
-    kind, record = made
-    tree = trees.tree_of(record)
-    assert trees.kind_of(record) == kind
-    again = trees.record_of(kind, json.loads(json.dumps(tree, allow_nan=False)))
-    assert type(again) is type(record)
-    expected, found = record.to_dict(), again.to_dict()
-    for told in (expected, found):
-        for key in [key for key in told if "fail" in key or (kind == "retry" and key == "results")]:
-            told[key] = plain(told[key])
-    assert repr(found) == repr(expected)
-    if kind in ("task", "retry", "item"):
-        mine, theirs = again.failure, record.failure
-        assert (mine is None) == (theirs is None) and (mine is None or mine.matches(theirs))
-
-
-def plain(told: Any) -> Any:
-    """Tuples and lists alike."""
-    return json.loads(json.dumps(told, default=repr))
 
 
 def test_everything_json_has_no_word_for() -> None:

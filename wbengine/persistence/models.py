@@ -48,7 +48,6 @@ __all__ = [
     "UNIQUE",
     "atom_detail_class",
     "atom_detail_type",
-    "detail_from_dict",
     "new_uuid",
     "new_uuids",
 ]
@@ -237,15 +236,6 @@ class ItemDetail(fields.Record):
             self.state = states.SUCCESS if self.failure is None else states.FAILURE
             self.revert_failure = None
 
-    def update(self, other: ItemDetail) -> ItemDetail:
-        """Take over everything `other` says; values are shared."""
-        self._assign(other)
-        return self
-
-    def merge(self, other: ItemDetail, deep_copy: bool = False) -> ItemDetail:
-        """Like `update`; `deep_copy` shares no value."""
-        return self if other is self else self.update(other.copy() if deep_copy else other)
-
     def copy(self, deep: bool = True) -> ItemDetail:
         """Copy the record, and (`deep`) its values too; failures are shared: they never change."""
         clone = ItemDetail()
@@ -260,11 +250,6 @@ class ItemDetail(fields.Record):
             raise exceptions.InvalidFormat(
                 f"The description of an item has an 'index' and an 'attempt', not {data!r:.80}"
             ) from None
-
-    def pformat(self, indent: int = 0, linesep: str = "\n") -> str:
-        """Describe the record in a few readable lines; long values are cut."""
-        head, lines = f"ItemDetail: {self.index}", pictures.lines_of_item(self)
-        return pictures.picture(head, lines, (), indent, linesep)
 
     def __repr__(self) -> str:
         return f"<ItemDetail {self.index} {self.state} #{self.attempt}>"
@@ -624,7 +609,6 @@ class RetryDetail(AtomDetail):
         self.results = []
 
 
-_ATOM_KINDS: Final[Mapping[str, type[AtomDetail]]] = {"task": TaskDetail, "retry": RetryDetail}
 #: The kinds of atom records, by the names that TaskFlow keeps them under.
 _TYPES: Final[Mapping[str, type[AtomDetail]]] = {
     "RETRY_DETAIL": RetryDetail,
@@ -652,16 +636,6 @@ def atom_detail_type(atom_detail: AtomDetail) -> str:
         if type(atom_detail) is kind:
             return name
     raise TypeError(f"Unknown atom {atom_detail!r}: not the record of a task or a retry")
-
-
-def detail_from_dict(kind: str, data: Mapping[str, Any]) -> AtomDetail:
-    """Make the atom record of `kind` ('task' or 'retry') from what its `to_dict` said.
-
-    :raises InvalidFormat: there is no such kind.
-    """
-    if kind not in _ATOM_KINDS:
-        raise exceptions.InvalidFormat(f"{kind!r} is no kind of atom; known: task, retry")
-    return _ATOM_KINDS[kind].from_dict(data)
 
 
 # -- flows and books -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wbengine.persistence import history
 
-__all__ = ["STEP", "lines_of_atom", "lines_of_item", "lines_of_meta", "picture"]
+__all__ = ["STEP", "lines_of_atom", "lines_of_meta", "picture"]
 
 #: So much further in is what belongs to something.
 STEP: Final = 2
@@ -50,16 +50,6 @@ def lines_of_atom(record: Any, meta: Mapping[str, Any] | None) -> list[str]:
         told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         lines.append(f"- items = {len(record.items)}{f' ({told})' if told else ''}")
     return lines + lines_of_meta(meta)
-
-
-def lines_of_item(record: Any) -> list[str]:
-    """What an `ItemDetail` says, without what it does not know."""
-    return [
-        f"- value = {_shown(record.value)}",
-        f"- state = {record.state}",
-        f"- attempt = {record.attempt}{f' (item{_run(record)})' if _run(record) else ''}",
-        *_outcomes(record),
-    ]
 
 
 def _outcomes(record: Any, names: tuple[str, ...] = ("results", *_AFTER)) -> list[str]:
