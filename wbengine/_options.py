@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wbengine import _names
 
-__all__ = ["check_known", "choice", "complete", "flag", "number", "text", "whole"]
+__all__ = [
+    "Reader", "anything", "check_known", "choice", "complete", "flag", "number", "read", "text",
+    "whole",
+]  # fmt: skip
+
+#: What makes of an option, by its name and the value that was given, the value that is used.
+Reader = Callable[[str, Any], Any]
 
 #: The least number that is too much for a float.
 _TOO_MUCH: Final = 2**1024
@@ -30,6 +36,15 @@ def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
                 f"{what} has no option {name!r}{_names.hint(str(name), choices)};"
                 f" it knows: {', '.join(choices)}"
             )
+
+
+def read(what: str, given: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Options that were given, each as its reader returns it; those that are None are left out.
+
+    :raises ValueError: `what` has no such option, or a reader refuses a value.
+    """
+    check_known(what, given, readers)
+    return {name: readers[name](name, value) for name, value in given.items() if value is not None}
 
 
 def flag(name: str, value: Any) -> bool:
@@ -93,6 +108,11 @@ def text(name: str, value: Any) -> str:
     """
     if not isinstance(value, str) or not value:
         raise ValueError(f"Option {name}={value!r} is no text")
+    return value
+
+
+def anything(name: str, value: Any) -> Any:
+    """An option that is taken as it is given."""
     return value
 
 

@@ -27,7 +27,7 @@ def lease(connection: Connection, flow: models.FlowDetail) -> stores.Lease:
     return connection.take_lease(flow.uuid, "me", 60)
 
 
-def test_a_wish_is_there_until_it_is_cleared(
+def test_a_command_is_there_until_it_is_cleared(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """For who asks for that flow; it says for which run it is."""
@@ -42,7 +42,7 @@ def test_a_wish_is_there_until_it_is_cleared(
     assert connection.commands([flow.uuid]) == {}
 
 
-def test_the_latest_wish_counts(
+def test_the_latest_command_counts(
     connection: Connection, flow: models.FlowDetail, lease: stores.Lease
 ) -> None:
     """Whoever did an earlier one does not clear it."""
@@ -92,7 +92,9 @@ def test_a_later_run_does_not_hear_of_it(
     connection.clear_command(last, SUSPEND)
 
 
-def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: stores.Lease) -> None:
+def test_wrong_commands(
+    connection: Connection, flow: models.FlowDetail, lease: stores.Lease
+) -> None:
     with pytest.raises(ValueError, match="suspend, cancel, not 'explode'"):
         connection.send_command(flow.uuid, base.FlowCommand("explode"))
     with pytest.raises(TypeError, match="reason of a command is a text"):
@@ -103,14 +105,14 @@ def test_wrong_wishes(connection: Connection, flow: models.FlowDetail, lease: st
         assert connection.commands([odd, flow.uuid]) == {}
 
 
-def test_wishes_for_many_flows(connection: Connection) -> None:
-    """In one read."""
+def test_commands_for_many_flows(connection: Connection) -> None:
+    """For more than are asked for at a time."""
     book = models.LogBook("b")
     flows = [models.FlowDetail(f"f{number}") for number in range(300)]
     for flow in flows:
         book.add(flow)
     connection.save_logbook(book)
-    uuids = [flow.uuid for flow in flows]
+    uuids = [*map(str, range(900)), *(flow.uuid for flow in flows)]
     for flow in flows[::100]:
         connection.take_lease(flow.uuid, "me", 60)
         connection.send_command(flow.uuid, SUSPEND)

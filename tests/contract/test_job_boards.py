@@ -448,6 +448,13 @@ def test_database_that_is_not_there_is_told(tmp_path: Path) -> None:
         ({"board": "sql", "connection": "memory"}, ValueError, "needs a database"),
         ({"board": "sql", "namespace": ""}, ValueError, "namespace=''"),
         (7, TypeError, "a dict or a URI, not 7"),
+        ("redis://h?namespace={x}", ValueError, "namespace='{x}' has a brace"),
+        ("redis://h?sentinel=s&sentinel_fallbacks=h", ValueError, "'h' is not of the form HOST:"),
+        ("redis://h?socket_timeout=soon", ValueError, "socket_timeout='soon' is no number"),
+        ("zookeeper://h/a//b", ValueError, "path='/a//b' is no path of ZooKeeper"),
+        ("zookeeper://h?timeout=0", ValueError, "timeout=0 is no time for a claim to last"),
+        ("etcd://h?ttl=-1", ValueError, "ttl='-1' is no number"),
+        ("etcd://h?protocl=x", ValueError, "A job board in etcd has no option 'protocl' .*'protoc"),
     ],
 )
 def test_wrong_configuration_is_told(conf: Any, error: type[Exception], text: str) -> None:
@@ -462,16 +469,6 @@ def test_priorities_are_ordered() -> None:
     assert priority.reorder(("low", 1)) == 1
     with pytest.raises(ValueError, match="At least one"):
         priority.reorder()
-
-
-def test_every_kind_is_an_entry_point_too() -> None:
-    """As setup.cfg offers them, so that plug-in lists show them."""
-    config = Path(__file__).parents[2] / "setup.cfg"
-    _, _, offered = config.read_text().partition("\nwbengine.jobboards =\n")
-    block = offered.partition("\nwbengine.")[0]
-    lines = (line.strip().partition(" [")[0] for line in block.splitlines())  # without extras
-    found = dict(line.split(" = ") for line in lines)
-    assert found == dict(backends.KINDS)
 
 
 @contextlib.contextmanager

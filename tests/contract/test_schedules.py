@@ -246,7 +246,7 @@ def test_firing_is_one_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) 
         raise exceptions.StorageFailure("the host dies")
 
     with monkeypatch.context() as patch:
-        patch.setattr(site.board, "_put", fail)  # the job, which comes last
+        patch.setattr(site.board, "_insert", fail)  # the job, which comes last
         with pytest.raises(exceptions.WbengineException, match="the host dies"):
             site.service.fire_due()
     assert site.fired() == [] and site.board.job_count == 0
@@ -555,13 +555,8 @@ def test_service_whose_thread_has_ended_is_not_ready(
     monkeypatch.setattr(ScheduleService, "fire_due", fire_due)
     with backends.backend(f"sqlite:///{tmp_path}/flows.db") as backend:
         made = service.ConductorService(backend)
-        running = threading.Thread(target=made.run)
-        running.start()
-        try:
+        with conducted.running(made), contextlib.ExitStack() as stack:
+            stack.callback(died.set)
             until(lambda: made.responds(1) and made.trouble is None)
             died.set()
             until(lambda: made.trouble == "its thread wbengine-schedules has ended")
-        finally:
-            died.set()
-            made.stop()
-            running.join()

@@ -6,9 +6,32 @@ import contextlib
 
 import pytest
 
+from tests.contract import places
 from tests.support import eaters
 from tests.support.redis_ends import Both, End
+from wbengine.jobs import backends as boards
+from wbengine.persistence import backends as stores
 from wbengine.transports import _redis_wait
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def uri(request, tmp_path, database_servers):
+    """Where a database is; modules that want other kinds have one of their own."""
+    with places.place(request.param, tmp_path, database_servers) as conf:
+        yield conf["connection"]
+
+
+@pytest.fixture
+def store(uri):
+    with stores.backend(uri) as made:
+        yield made
+
+
+@pytest.fixture
+def board(store):
+    """That in the database of the flows."""
+    with boards.backend("board", "sql", persistence=store) as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,27 +9,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract import places
 from tests.support import conducted, servers
 from tests.support.waiting import until
 from wbengine import states
-from wbengine.jobs import backends as boards
-from wbengine.persistence import backends as stores
+from wbengine.jobs import base as jobs
+from wbengine.persistence import base as persistence
 
 FLOWS, KILLS, CONDUCTORS = 12, 8, 3
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
 
 
 class Conductors:
@@ -55,62 +45,55 @@ class Conductors:
             process.wait()
 
 
-def check(uri: str, folder: Path, posted: dict[str, str]) -> None:
-    """Each flow has ended once, and no task ran again when another had begun after it."""
+def check(store: persistence.Backend, folder: Path, posted: dict[str, str]) -> None:
+    """Each flow has ended once."""
     consumed = Counter(conducted.notes(folder, "consumed"))
     assert set(consumed) <= set(posted) and set(consumed.values()) <= {1}
-    with stores.backend(uri) as store, contextlib.closing(store.get_connection()) as connection:
+    with contextlib.closing(store.get_connection()) as connection:
         assert {connection.get_flow_details(uuid).state for uuid in posted.values()} == {
             states.SUCCESS
         }
-    runs: dict[str, list[int]] = {}
-    for line in conducted.notes(folder, "runs"):
-        mark, _, number = line.partition(" ")[0].partition("/")
-        runs.setdefault(mark, []).append(int(number))
-    assert len(runs) == len(posted)
-    for mark, numbers in runs.items():
-        # A task begins when what the one before it gave is saved.
-        assert numbers == sorted(numbers) and set(numbers) == {0, 1, 2, 3}, (mark, numbers)
+    conducted.check_runs(folder, len(posted))
 
 
-def test_flows_of_killed_conductors_end_once(uri: str, tmp_path: Path) -> None:
+def test_flows_of_killed_conductors_end_once(
+    uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
     posted = {}
-    with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
-        for number in range(FLOWS):
-            inputs = {"folder": str(tmp_path), "value": number, "nap": 0.2}
-            job, uuid = conducted.post(
-                board, store, conducted.audited, f"flow{number}", inputs=inputs
-            )
-            posted[job.uuid] = uuid
-        with contextlib.closing(Conductors(uri, tmp_path, claim_seconds=1.5)) as conductors:
-            for _ in range(CONDUCTORS):
+    for number in range(FLOWS):
+        inputs = {"folder": str(tmp_path), "value": number, "nap": 0.2}
+        job, uuid = conducted.post(board, store, conducted.audited, f"flow{number}", inputs=inputs)
+        posted[job.uuid] = uuid
+    with contextlib.closing(Conductors(uri, tmp_path, claim_seconds=1.5)) as conductors:
+        for _ in range(CONDUCTORS):
+            conductors.start()
+        killed: set[str] = set()
+        while len(killed) < KILLS:
+            begun = conducted.notes(tmp_path, "conductors")
+            ran = len(conducted.notes(tmp_path, "runs"))
+            if alive := [pid for pid in begun if pid not in killed]:
+                # In the midst of a task, or between two.
+                until(lambda ran=ran: len(conducted.notes(tmp_path, "runs")) > ran)
+                pid = random.choice(alive)
+                conductors.kill(int(pid))
+                killed.add(pid)
                 conductors.start()
-            killed: set[str] = set()
-            while len(killed) < KILLS:
-                begun = conducted.notes(tmp_path, "conductors")
-                ran = len(conducted.notes(tmp_path, "runs"))
-                if alive := [pid for pid in begun if pid not in killed]:
-                    # In the midst of a task, or between two.
-                    until(lambda ran=ran: len(conducted.notes(tmp_path, "runs")) > ran)
-                    pid = random.choice(alive)
-                    conductors.kill(int(pid))
-                    killed.add(pid)
-                    conductors.start()
-            until(lambda: board.job_count == 0, within=60)
-    check(uri, tmp_path, posted)
+        until(lambda: board.job_count == 0, within=60)
+    check(store, tmp_path, posted)
 
 
 @pytest.mark.slow  # the claim of a dead conductor has to end
-def test_flow_of_dead_conductor_is_taken_over_within_20_seconds(uri: str, tmp_path: Path) -> None:
-    with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
-        inputs = {"folder": str(tmp_path), "value": 0, "nap": 1.0}
-        job, uuid = conducted.post(board, store, conducted.audited, "flow", inputs=inputs)
-        with contextlib.closing(Conductors(uri, tmp_path, claim_seconds=15)) as conductors:
-            conductors.start()
-            until(lambda: len(conducted.notes(tmp_path, "runs")) == 2)
-            [pid] = conducted.notes(tmp_path, "conductors")
-            conductors.start()
-            conductors.kill(int(pid))
-            until(lambda: len(conducted.notes(tmp_path, "runs")) == 3, within=20)
-            until(lambda: board.job_count == 0)
-    check(uri, tmp_path, {job.uuid: uuid})
+def test_flow_of_dead_conductor_is_taken_over_within_20_seconds(
+    uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
+    inputs = {"folder": str(tmp_path), "value": 0, "nap": 1.0}
+    job, uuid = conducted.post(board, store, conducted.audited, "flow", inputs=inputs)
+    with contextlib.closing(Conductors(uri, tmp_path, claim_seconds=15)) as conductors:
+        conductors.start()
+        until(lambda: len(conducted.notes(tmp_path, "runs")) == 2)
+        [pid] = conducted.notes(tmp_path, "conductors")
+        conductors.start()
+        conductors.kill(int(pid))
+        until(lambda: len(conducted.notes(tmp_path, "runs")) == 3, within=20)
+        until(lambda: board.job_count == 0)
+    check(store, tmp_path, {job.uuid: uuid})

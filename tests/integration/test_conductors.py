@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.support import conducted
+from tests.support.conducted import running
 from tests.support.server_kinds import free_port
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
-from wbengine.conductors import backends, base
+from wbengine.conductors import backends
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
@@ -34,38 +35,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[persistence.Backend]:
-    with stores.backend(f"sqlite:///{tmp_path}/flows.db") as made:
-        yield made
-
-
-@pytest.fixture
-def board(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
-    with boards.backend("board", "sql", persistence=store) as made:
-        yield made
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/flows.db"
 
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> dict[str, Any]:
     return {"folder": str(tmp_path), "mark": "m"}
-
-
-def run(conductor: base.Conductor, done: Callable[[], object]) -> None:
-    """Let it run until something is so, and stop it."""
-    with running(conductor):
-        until(done)
-
-
-@contextlib.contextmanager
-def running(conductor: base.Conductor) -> Iterator[None]:
-    thread = threading.Thread(target=conductor.run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        conductor.stop()
-        assert conductor.wait(60)
-        thread.join(60)
 
 
 def state_of(store: persistence.Backend, uuid: str) -> str | None:
@@ -91,7 +67,9 @@ def test_posted_flow_is_run_and_its_job_consumed(
 
     conductor.notifier.register("*", tell)
     job, uuid = conducted.post(board, store, conducted.plain, inputs=inputs)
-    run(conductor, is_done(job))
+    with running(conductor):
+        until(is_done(job))
+    assert conductor.wait(0)
     assert state_of(store, uuid) == states.SUCCESS
     assert conducted.notes(tmp_path) == ["m a", "m b"]
     stages = ("compilation", "preparation", "validation", "running")
@@ -591,11 +569,3 @@ def test_executor_has_to_be_given(board: jobs.JobBoard) -> None:
         conductor.run()
     assert not conductor.dispatching
     assert impl_nonblocking.NonBlockingConductor.MAX_SIMULTANEOUS_JOBS > 1
-
-
-def test_every_kind_is_an_entry_point_too() -> None:
-    config = Path(__file__).parents[2] / "setup.cfg"
-    _, _, offered = config.read_text().partition("\nwbengine.conductors =\n")
-    block = offered.partition("\nwbengine.")[0]
-    found = dict(line.strip().split(" = ") for line in block.splitlines())
-    assert found == dict(backends.KINDS)

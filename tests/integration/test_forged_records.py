@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,22 +111,11 @@ def test_a_conductor_leaves_alone_what_it_must_not_call(
     forge(store, hostile._read(), **EVIL)
     other = engines.submit(f"{HERE}:greeting", **given)
     unlisted = engines.submit(f"{HERE}:plain", backend=store, inputs={"folder": "", "mark": ""})
-    with conducted_by(service.ConductorService(store, flows=[f"{HERE}:greeting"])):
+    with conducted.running(service.ConductorService(store, flows=[f"{HERE}:greeting"])):
         assert other.result(60)
         until(lambda: caplog.text.count("is not called") >= 2, within=30)
         assert {hostile.state, unlisted.state} == {states.PENDING}
     assert not (here / "called").exists()
-
-
-@contextlib.contextmanager
-def conducted_by(made: service.ConductorService) -> Iterator[None]:
-    thread = threading.Thread(target=made.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        made.stop()
-        thread.join()
 
 
 def test_a_schedule_in_the_store_fires_nothing_else(store: base.Backend, here: Path) -> None:
@@ -178,7 +166,7 @@ def test_signed_records_are_run(signing: Path, store: base.Backend) -> None:
     detail = kept(store)
     operations.resume(store, detail.uuid).run()
     submitted = engines.submit(f"{HERE}:greeting", backend=store, inputs={"name": "Ada"})
-    with conducted_by(service.ConductorService(store)):
+    with conducted.running(service.ConductorService(store)):
         assert submitted.result(60)["greeting"]
     other = models.FlowDetail("o")
     engines.save_factory_details(other, conducted.greeting, None, None)
@@ -328,7 +316,7 @@ def test_details_of_jobs_are_signed(
     with contextlib.closing(sqlite3.connect(here / "flows.db")) as connection, connection:
         found = connection.execute("UPDATE wbe_jobs SET details = replace(details, 'Bob', 'Eve')")
         assert found.rowcount == 2
-    with conducted_by(service.ConductorService(store, board=board)):
+    with conducted.running(service.ConductorService(store, board=board)):
         until(lambda: "job " in caplog.text and "not to be run" in caplog.text, within=30)
         until(lambda: kept_again_state(store, uuids[0]) == states.SUCCESS, within=30)
     assert kept_again_state(store, uuids[1]) in (None, states.PENDING)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract import places
-from tests.support import servers, signalled
+from tests.support import conducted, servers, signalled
 from tests.support.waiting import until
 from wbengine import engines, exceptions, operations, states
 from wbengine.conductors.backends import impl_blocking, impl_executor, impl_nonblocking
@@ -30,12 +30,6 @@ def uri(
 ) -> Iterator[str]:
     with places.place(request.param, tmp_path, database_servers) as conf:
         yield conf["connection"]
-
-
-@pytest.fixture
-def store(uri: str) -> Iterator[persistence.Backend]:
-    with stores.backend(uri) as made:
-        yield made
 
 
 @pytest.fixture
@@ -63,13 +57,8 @@ def conducting(
         conductor.notifier.register(
             "job_abandoned", lambda event, details: parked.append(details["job"].uuid)
         )
-        thread = threading.Thread(target=conductor.run)
-        thread.start()
-        try:
+        with conducted.running(conductor):
             yield board, parked
-        finally:
-            conductor.stop()
-            thread.join()
 
 
 def test_flows_that_wait_for_signals_keep_no_others_from_running(
@@ -239,14 +228,8 @@ def test_flow_whose_jobs_are_elsewhere_waits_in_its_place(
     with boards.backend("b", f"sqlite:///{tmp_path}/jobs.db", persistence=local) as board:
         engine = engines.load_from_factory(signalled.flow, backend=local)
         board.post("x", None, {"flow_uuid": engine.storage.flow_uuid})
-        conductor = impl_blocking.BlockingConductor("c", board, local)
-        thread = threading.Thread(target=conductor.run)
-        thread.start()
-        try:
+        with conducted.running(impl_blocking.BlockingConductor("c", board, local)):
             handle = engines.handle(engine.storage.flow_uuid, backend=local)
             until(lambda: handle.state == states.RUNNING)
             handle.signal("approved", 1)
             assert handle.wait(60)
-        finally:
-            conductor.stop()
-            thread.join()

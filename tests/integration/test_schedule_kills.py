@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.chaos import firings
-from tests.contract import places
-from tests.support import servers
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
 
 
 def test_each_tick_is_fired_once_while_processes_are_killed(uri: str, tmp_path: Path) -> None:

@@ -6,27 +6,15 @@ import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.contract import places
 from tests.support import conducted, servers
 from tests.support.waiting import until
 from wbengine import engines, states
-from wbengine.jobs import backends as boards
-from wbengine.persistence import backends as stores
+from wbengine.jobs import base as jobs
+from wbengine.persistence import base as persistence
 
 FLOWS, KILLS, SERVING = 12, 5, 3
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def uri(
-    request: pytest.FixtureRequest, tmp_path: Path, database_servers: servers.Lazy
-) -> Iterator[str]:
-    with places.place(request.param, tmp_path, database_servers) as conf:
-        yield conf["connection"]
 
 
 def serve(uri: str) -> subprocess.Popen[bytes]:
@@ -39,49 +27,41 @@ def serve(uri: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_submitted_flows_end_once_while_serve_is_killed(uri: str, tmp_path: Path) -> None:
+def test_submitted_flows_end_once_while_serve_is_killed(
+    uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
+) -> None:
     """No task runs again whose result is saved."""
-    with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
-        handles = [
-            engines.submit(
-                conducted.audited,
-                [f"flow{number}"],
-                backend=store,
-                inputs={"folder": str(tmp_path), "value": number, "nap": 0.2},
-            )
-            for number in range(FLOWS)
-        ]
-        serving = [serve(uri) for _ in range(SERVING)]
-        try:
-            for _ in range(KILLS):
-                before = len(conducted.notes(tmp_path, "runs"))
-                # In the midst of a task, or between two.
-                until(lambda before=before: len(conducted.notes(tmp_path, "runs")) > before + 1)
-                victim = serving.pop(random.randrange(len(serving)))
-                victim.kill()
-                victim.wait()
-                serving.append(serve(uri))
-            until(lambda: board.job_count == 0, within=90)
-        finally:
-            for process in serving:
-                process.kill()
-                process.wait()
-        with contextlib.closing(store.get_connection()) as connection:
-            assert len(connection.list_flows().flows) == FLOWS
-            for handle in handles:
-                assert handle.state == states.SUCCESS
-                record = connection.get_flow_details(handle.id)
-                assert [one.state for one in record.history if one.state in _ENDS] == [
-                    states.SUCCESS
-                ]
-    runs: dict[str, list[int]] = {}
-    for line in conducted.notes(tmp_path, "runs"):
-        mark, _, number = line.partition(" ")[0].partition("/")
-        runs.setdefault(mark, []).append(int(number))
-    assert len(runs) == FLOWS
-    for mark, numbers in runs.items():
-        # A task begins when what the one before it gave is saved.
-        assert numbers == sorted(numbers) and set(numbers) == {0, 1, 2, 3}, (mark, numbers)
+    handles = [
+        engines.submit(
+            conducted.audited,
+            [f"flow{number}"],
+            backend=store,
+            inputs={"folder": str(tmp_path), "value": number, "nap": 0.2},
+        )
+        for number in range(FLOWS)
+    ]
+    serving = [serve(uri) for _ in range(SERVING)]
+    try:
+        for _ in range(KILLS):
+            before = len(conducted.notes(tmp_path, "runs"))
+            # In the midst of a task, or between two.
+            until(lambda before=before: len(conducted.notes(tmp_path, "runs")) > before + 1)
+            victim = serving.pop(random.randrange(len(serving)))
+            victim.kill()
+            victim.wait()
+            serving.append(serve(uri))
+        until(lambda: board.job_count == 0, within=90)
+    finally:
+        for process in serving:
+            process.kill()
+            process.wait()
+    with contextlib.closing(store.get_connection()) as connection:
+        assert len(connection.list_flows().flows) == FLOWS
+        for handle in handles:
+            assert handle.state == states.SUCCESS
+            record = connection.get_flow_details(handle.id)
+            assert [one.state for one in record.history if one.state in _ENDS] == [states.SUCCESS]
+    conducted.check_runs(tmp_path, FLOWS)
 
 
 _ENDS = (states.SUCCESS, states.FAILURE, states.REVERTED)

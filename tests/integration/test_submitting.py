@@ -20,10 +20,10 @@ from tests.contract import places
 from tests.support import conducted, servers
 from tests.support.waiting import until
 from wbengine import engines, exceptions, states
-from wbengine._sql import notifications
 from wbengine.conductors import backends as conductors
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.jobs.backends import impl_sql
 from wbengine.persistence import backends as stores
 from wbengine.persistence import base as persistence
@@ -45,24 +45,13 @@ def local(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/flows.db"
 
 
-@pytest.fixture
-def store(uri: str) -> Iterator[persistence.Backend]:
-    with stores.backend(uri) as made:
-        yield made
-
-
 @contextlib.contextmanager
 def conducting(store: persistence.Backend) -> Iterator[jobs.JobBoard]:
     """A conductor of the board in a database, in a thread."""
     with boards.backend("b", "sql", persistence=store) as board:
         conductor = conductors.fetch("nonblocking", "c", board, persistence=store)
-        thread = threading.Thread(target=conductor.run)
-        thread.start()
-        try:
+        with conducted.running(conductor):
             yield board
-        finally:
-            conductor.stop()
-            thread.join()
 
 
 def kept(store: persistence.Backend) -> list[str]:
@@ -122,13 +111,15 @@ async def _awaited(handle: engines.FlowHandle) -> dict[str, Any]:
     return await handle
 
 
-def test_submitted_flow_has_its_name_and_tags(local: str) -> None:
-    handle = engines.submit(
-        conducted.plain, backend=local, inputs=_NONE, name="n", tags={"team": "billing"}
-    )
+def test_submitted_flow_has_its_name_and_tags_and_priority(local: str) -> None:
+    told = {"name": "n", "tags": {"team": "billing"}, "priority": "very_high"}
+    handle = engines.submit(conducted.plain, backend=local, inputs=_NONE, **told)
     with stores.backend(local) as store, contextlib.closing(store.get_connection()) as connection:
         [row] = connection.list_flows(tags={"team": "billing"}).flows
         assert (row.uuid, row.name) == (handle.id, "n")
+        with boards.backend("b", "sql", persistence=store) as board:
+            [job] = board.iterjobs()
+            assert job.priority is jobs.JobPriority.VERY_HIGH
 
 
 def test_flow_itself_can_be_submitted_by_its_name(local: str) -> None:
@@ -148,16 +139,6 @@ def test_handle_raises_what_the_flow_failed_with(local: str, tmp_path: Path) -> 
         assert handle.state == states.REVERTED
 
 
-def test_most_urgent_flow_is_run_first(local: str, tmp_path: Path) -> None:
-    with stores.backend(local) as store, boards.backend("b", "sql", persistence=store) as board:
-        for priority in ("low", "normal", "very_high"):
-            inputs = {"folder": str(tmp_path), "mark": priority}
-            engines.submit(conducted.plain, backend=store, inputs=inputs, priority=priority)
-        conductors.fetch("blocking", "c", board, persistence=store).run(max_dispatches=3)
-    found = [line.partition(" ")[0] for line in conducted.notes(tmp_path)]
-    assert found == ["very_high"] * 2 + ["normal"] * 2 + ["low"] * 2
-
-
 def test_submitted_flow_that_another_engine_ended_is_not_run_again(
     local: str, tmp_path: Path
 ) -> None:
@@ -175,32 +156,36 @@ def test_submitted_flow_that_another_engine_ended_is_not_run_again(
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_conductor_on_postgresql_is_woken_by_a_submission(
-    postgresql_url: str,
-    postgresql_server: servers.Server,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("kind", ["postgresql", "redis"])
+def test_conductor_is_woken_by_a_submission(
+    kind: str,
     is_cut: bool,
+    local: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """It does not look by itself in the time; also after its connection was lost."""
-    monkeypatch.setattr(notifications, "_AGAIN", 0.1)
+    monkeypatch.setattr(stored, "_LISTEN_AGAIN", 0.1)
+    server, url = (request.getfixturevalue(f"{kind}_{what}") for what in ("server", "url"))
+    place, where = (url, "sql") if kind == "postgresql" else (local, str(url))
     with (
-        stores.backend(postgresql_url) as store,
-        boards.backend("b", "sql", persistence=store) as board,
+        stores.backend(place) as store,
+        boards.backend("b", where, persistence=store) as board,
+        conducted.running(
+            conductors.fetch("nonblocking", "c", board, persistence=store, wait_timeout=1000)
+        ),
     ):
-        conductor = conductors.fetch(
-            "nonblocking", "c", board, persistence=store, wait_timeout=1000
-        )
-        thread = threading.Thread(target=conductor.run)
-        thread.start()
-        try:
-            for name in ("Ada", "Bob"):
-                handle = engines.submit(f"{HERE}:greeting", backend=store, inputs={"name": name})
-                assert handle.result(60)["greeting"] == f"hello {name}"
-                if is_cut:
-                    postgresql_server.cut(postgresql_url)
-        finally:
-            conductor.stop()
-            thread.join()
+        for name in ("Ada", "Bob"):
+            handle = engines.submit(
+                f"{HERE}:greeting", backend=store, board=board, inputs={"name": name}
+            )
+            assert handle.result(60)["greeting"] == f"hello {name}"
+            until(lambda: board.job_count == 0)
+            if is_cut and kind == "postgresql":
+                server.cut(url)
+            elif is_cut:
+                server.kill()
+                server.start()
 
 
 # eta.

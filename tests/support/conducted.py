@@ -8,9 +8,11 @@ FOLDER/consumed which.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,19 @@ def notes(folder: Path, name: str = "notes") -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def check_runs(folder: Path, flows: int) -> None:
+    """So many `audited` flows ran, and no task again when another had begun after it: a task begins
+    when what the one before it gave is saved.
+    """
+    runs: dict[str, list[int]] = {}
+    for line in notes(folder, "runs"):
+        mark, _, number = line.partition(" ")[0].partition("/")
+        runs.setdefault(mark, []).append(int(number))
+    assert len(runs) == flows
+    for mark, numbers in runs.items():
+        assert numbers == sorted(numbers) and set(numbers) == {0, 1, 2, 3}, (mark, numbers)
+
+
 class Greet(task.Task):
     default_provides = "greeting"
 
@@ -84,6 +99,19 @@ def greeting() -> Any:
 
 
 GREETING = greeting()
+
+
+@contextlib.contextmanager
+def running(conductor: Any) -> Iterator[None]:
+    """Let a conductor, or what `wbengine serve` runs, run in a thread, and stop it."""
+    thread = threading.Thread(target=conductor.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        conductor.stop()
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def plain() -> Any:

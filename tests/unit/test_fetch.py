@@ -95,12 +95,6 @@ def test_options_of_durable_kinds(conf: Any, expected: int, tmp_path: Path) -> N
             ValueError,
             "'many' is no",
         ),
-        (
-            {"connection": "sqlite://", "max_pol_size": 3},
-            ValueError,
-            "did you mean 'max_pool_size'",
-        ),
-        ({"connection": "sqlite://", "max_pool_size": "x"}, ValueError, "max_pool_size='x'"),
         ({"connection": "sqlite://", "checkout_ping": "x"}, ValueError, "checkout_ping='x'"),
         ("zookeeper://h", exceptions.NotFound, "known kinds: dir, file, memory"),
     ],
@@ -129,15 +123,6 @@ def test_passwords_are_not_told(conf: Any) -> None:
     while told is not None:
         assert "hush" not in str(told) and "hush" not in repr(told)
         told = told.__cause__
-
-
-def test_every_kind_is_an_entry_point_too() -> None:
-    """As setup.cfg offers them, so that plug-in lists show them."""
-    config = Path(__file__).parents[2] / "setup.cfg"
-    _, _, offered = config.read_text().partition("\nwbengine.persistence =\n")
-    lines = [line.split(" = ") for line in offered.splitlines() if line.startswith("    ")]
-    assert {name.strip(): target for name, target in lines} == dict(backends.KINDS)
-    assert set(backends.KINDS) == {"memory", "dir", "file", "sqlite", "mysql", "postgresql"}
 
 
 class Plugged(memory.MemoryBackend):

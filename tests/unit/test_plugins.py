@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import configparser
+
 import pytest
 
+from tests.support import servers
 from wbengine import _plugins
+from wbengine.conductors import backends as conductor_kinds
 from wbengine.exceptions import NotFound
+from wbengine.jobs import backends as board_kinds
+from wbengine.persistence import backends as store_kinds
 
 
 @pytest.fixture
@@ -42,3 +48,20 @@ def test_an_unknown_group_is_empty():
     assert _plugins.names("wb.no.such.group") == []
     with pytest.raises(NotFound, match="nothing is installed"):
         _plugins.find("wb.no.such.group", "x")
+
+
+@pytest.mark.parametrize(
+    ("group", "kinds"),
+    [
+        (conductor_kinds.CONDUCTOR_NAMESPACE, conductor_kinds.KINDS),
+        (board_kinds.BACKEND_NAMESPACE, board_kinds.KINDS),
+        (store_kinds.BACKEND_NAMESPACE, store_kinds.KINDS),
+    ],
+)
+def test_every_kind_of_ours_is_an_entry_point_too(group, kinds):
+    """As setup.cfg offers them, so that plug-in lists show them."""
+    setup = configparser.ConfigParser()
+    setup.read(servers.REPOSITORY / "setup.cfg")
+    offered = setup["options.entry_points"][group].strip().splitlines()
+    found = dict(line.partition(" [")[0].split(" = ") for line in offered)  # without extras
+    assert found == dict(kinds)

@@ -11,11 +11,11 @@ MySQL, PostgreSQL; SQLAlchemy Core, no ORM.  What these do not agree on is in `d
 from __future__ import annotations
 
 from wbengine._sql.engines import dispose, make_engine, turn_engine, writer_of
-from wbengine._sql.notifications import listening
+from wbengine._sql.notifications import can_listen, listen
 from wbengine._sql.options import Options, parse
 from wbengine._sql.transactions import at_once, transact, turn
 
 __all__ = [
-    "Options", "at_once", "dispose", "listening", "make_engine", "parse", "transact", "turn",
-    "turn_engine", "writer_of",
+    "Options", "at_once", "can_listen", "dispose", "listen", "make_engine", "parse", "transact",
+    "turn", "turn_engine", "writer_of",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ __all__ = ["failures", "is_conflict", "is_unreachable"]
 _DAMAGED: Final = ("file is not a database", "malformed", "unsupported file format")
 
 #: What it says of one that it cannot use.
-_CLOSED: Final = ("unable to open", "readonly", "disk I/O error", "database or disk is full")
+_UNUSABLE: Final = ("unable to open", "readonly", "disk I/O error", "database or disk is full")
 
 #: What a server refuses for good, of all that goes wrong before there is a connection; PostgreSQL
 #: calls this FATAL too, but it passes.
@@ -53,8 +53,8 @@ def failures(
         words = _words(error)
         if place and any(sign in words for sign in _DAMAGED):
             raise _damaged(what, kind, place, words) from error.orig
-        if place and any(sign in words for sign in _CLOSED):
-            words += f": {place}{_why_closed(place)}"
+        if place and any(sign in words for sign in _UNUSABLE):
+            words += f": {place}{_why_unusable(place)}"
         raise kind(f"{what} failed: {words}") from error.orig
     except UnicodeDecodeError as error:  # sqlite tells what is wrong in the file's own words
         raise _damaged(what, kind, place or "of the database", "its schema is no text") from error
@@ -105,7 +105,7 @@ def _damaged(
     return kind(text)
 
 
-def _why_closed(place: str) -> str:
+def _why_unusable(place: str) -> str:
     folder = os.path.dirname(os.path.abspath(place))
     if not os.path.isdir(folder):
         return f" (there is no folder {folder})"

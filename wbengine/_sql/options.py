@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -153,12 +153,8 @@ def _modes(key: str, value: Any) -> str | None:
     return value
 
 
-def _any(key: str, value: Any) -> Any:
-    return value
-
-
 #: What makes of each option's value what is used.
-OPTIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+OPTIONS: Final[Mapping[str, _options.Reader]] = {
     "max_retries": _options.whole,
     "max_pool_size": _pool_size,
     "max_overflow": _overflow,
@@ -168,7 +164,7 @@ OPTIONS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "isolation_levels": _mapping,
     "engine_args": _mapping,
     "log_statements": _options.flag,
-    "checkin_yield": _any,
+    "checkin_yield": _options.anything,
     "checkout_ping": _options.flag,
     "mysql_sql_mode": _modes,
 }

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wbengine import exceptions, states
@@ -31,6 +31,7 @@ LOG: Final = logging.getLogger(__name__)
 
 #: A flow in one of these has an engine, unless that died.
 _UNDER_WAY: Final = (states.RUNNING, states.SUSPENDING, states.RESUMING)
+_NOT_BEGUN: Final = (states.PENDING,)
 #: A flow is looked at once; those created so many seconds before the newest, at each look.
 _OVERLAP: Final = 60.0
 #: Seconds between two tries to connect a board that is away.
@@ -191,7 +192,7 @@ class ConductorService:
                     self._look_at_all_if_changed(self._board)
                 self._resume_lost()
                 if isinstance(self._board, stored.StoredJobBoard):
-                    self._post_unposted(self._board)
+                    self._post_unposted()
             except Exception as error:  # the next look may succeed
                 LOG.warning("Flows without a job cannot be looked for: %s", error)
                 self._identity = None
@@ -207,66 +208,56 @@ class ConductorService:
 
     def _resume_lost(self) -> None:
         """Post a job for each flow whose engine died."""
-        after = None
         with contextlib.closing(self._persistence.get_connection()) as connection:
-            while True:
-                page = connection.list_flows(states=_UNDER_WAY, newest_first=False, after=after)
-                for row in page.flows:
-                    if row.lease is None or owners.died(row.lease):
-                        self._post(connection, row)
-                after = page.after
-                if after is None:
-                    return
+            for row in _listed(connection, _UNDER_WAY):
+                if row.lease is None or owners.died(row.lease):
+                    self._post(connection, row, _UNDER_WAY)
 
-    def _post(self, connection: base.Connection, row: base.FlowRow) -> None:
-        try:
-            detail = connection.get_flow_details(row.uuid, lazy=True)
-        except exceptions.NotFound:  # it was deleted meanwhile
-            return
-        if detail.state not in _UNDER_WAY or detail.noted(models.FACTORY) is None:
-            return
-        priority = stored.submitted(detail.meta, self._board)
-        if priority is None:
-            if stored.is_noted(detail.meta):  # for those who serve another board
-                return
-            priority = jobs.JobPriority.NORMAL
-        book = models.LogBook(row.book_name, row.book_uuid)
-        if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
-            LOG.warning("Flow %s (%s) has lost its engine, and is resumed", row.name, row.uuid)
-
-    def _post_unposted(self, board: stored.StoredJobBoard) -> None:
+    def _post_unposted(self) -> None:
         """Post a job for each flow that was submitted to the board, and has none.
 
         Each flow is looked at once, and all of them once more after a look that failed, or when the
         board may have lost jobs.
         """
         since = None if self._newest is None else self._newest - _OVERLAP
-        seen, after = set[str](), None
+        seen = set[str]()
         with contextlib.closing(self._persistence.get_connection()) as connection:
-            while True:
-                page = connection.list_flows(
-                    states=(states.PENDING,), newest_first=False, since=since, after=after
-                )
-                for row in page.flows:
-                    if row.uuid not in self._seen:
-                        self._post_submitted(connection, board, row)
-                    seen.add(row.uuid)
-                    self._newest = max(self._newest or 0.0, row.created or 0.0)
-                after = page.after
-                if after is None:
-                    break
+            for row in _listed(connection, _NOT_BEGUN, since):
+                if row.uuid not in self._seen:
+                    self._post(connection, row, _NOT_BEGUN)
+                seen.add(row.uuid)
+                self._newest = max(self._newest or 0.0, row.created or 0.0)
         self._seen = seen
 
-    def _post_submitted(
-        self, connection: base.Connection, board: stored.StoredJobBoard, row: base.FlowRow
-    ) -> None:
+    def _post(self, connection: base.Connection, row: base.FlowRow, among: Collection[str]) -> None:
+        """Post the job of a flow that is in one of these states, unless others are to."""
         try:
             detail = connection.get_flow_details(row.uuid, lazy=True)
         except exceptions.NotFound:  # it was deleted meanwhile
             return
-        priority = stored.submitted(detail.meta, board)
-        if priority is None or detail.state not in (None, states.PENDING):
+        if (detail.state or states.PENDING) not in among or detail.noted(models.FACTORY) is None:
             return
+        priority = stored.submitted(detail.meta, self._board)
+        if priority is None:
+            if among is _NOT_BEGUN or stored.is_noted(detail.meta):
+                return  # nobody submitted it, or for those who serve another board
+            priority = jobs.JobPriority.NORMAL
         book = models.LogBook(row.book_name, row.book_uuid)
-        if board.repost(row.uuid, row.name, book, priority) is not None:
-            LOG.warning("Flow %s (%s) had no job, and is given one", row.name, row.uuid)
+        if self._reposting.repost(row.uuid, row.name, book, priority) is not None:
+            what = "had no job, and is given one"
+            if among is _UNDER_WAY:
+                what = "has lost its engine, and is resumed"
+            LOG.warning("Flow %s (%s) %s", row.name, row.uuid, what)
+
+
+def _listed(
+    connection: base.Connection, among: Collection[str], since: float | None = None
+) -> Iterator[base.FlowRow]:
+    """The flows in these states, the oldest first."""
+    after = None
+    while True:
+        page = connection.list_flows(states=among, newest_first=False, since=since, after=after)
+        yield from page.flows
+        after = page.after
+        if after is None:
+            return

@@ -161,8 +161,7 @@ class FlowHandle:
                 why = control.GivenUp(True, reason)
                 detail.meta[why.key] = why.record(time.time())
                 connection.save_changes(detail, (), lease=lease)
-                if isinstance(self._board, impl_sql.SQLJobBoard):
-                    self._board.hasten(self.id)
+                connection.hasten_job(self.id)
                 return True
             finally:
                 connection.give_back_lease(lease)

@@ -23,7 +23,7 @@ from wbengine.types import notifier
 
 __all__ = [
     "CLAIMED", "POSTED", "REMOVAL", "FlowBoard", "Job", "JobBoard", "JobBoardIterator",
-    "JobPriority", "NotifyingJobBoard", "ParkingBoard", "check_who", "posting_details", "verify",
+    "JobPriority", "NotifyingJobBoard", "check_who", "posting_details", "verify",
 ]  # fmt: skip
 
 _M = TypeVar("_M", bound=Callable[..., Any])
@@ -368,26 +368,6 @@ class FlowBoard(Protocol):
 
     def is_trashed(self, uuid: str) -> bool:
         """Whether the job with this uuid was trashed."""
-
-
-@runtime_checkable
-class ParkingBoard(Protocol):
-    """A board in the database of its flows, where a job can wait until its flow can go on."""
-
-    @property
-    def keeps_flows(self) -> bool:
-        """Whether it is in the database of the flows."""
-
-    def park(self, job: Job, who: str, seconds: float | None, signals: int | None) -> None:
-        """Give a claim up; the job is not to be claimed for so many seconds (None: a long time).
-
-        But at once when its flow has, or gets, more than so many signals (None: whatever it gets),
-        or was cancelled.
-        Raises what `consume` does.
-        """
-
-    def hasten(self, uuid: str) -> None:
-        """Let the job with this uuid wait for its time no longer."""
 
 
 def _deadline(timeout: float | None) -> float | None:

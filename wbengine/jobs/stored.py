@@ -8,19 +8,23 @@ Such a board may keep the job of a flow under the flow's uuid, as one in the flo
 from __future__ import annotations
 
 import abc
+import contextlib
 import json
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from wbengine import _codec, _json_text, _options, exceptions, states
 from wbengine.jobs import base
 from wbengine.persistence import base as persistence_base
 from wbengine.persistence import models
 
-__all__ = ["Identity", "KeptJobBoard", "Posting", "Status", "StoredJob", "StoredJobBoard"]
+__all__ = [
+    "Identity", "KeptJobBoard", "NewJob", "Posting", "Status", "StoredJob", "StoredJobBoard",
+]  # fmt: skip
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -34,6 +38,9 @@ _LOOPBACKS: Final = ("localhost", "127.0.0.1", "::1")
 
 #: Seconds that a claim lasts at most.
 _LONGEST: Final = 1e9
+
+#: Seconds until who listens for posts connects again.
+_LISTEN_AGAIN: Final = 2.0
 
 _PRIORITIES: Final = tuple(base.JobPriority)
 
@@ -63,6 +70,55 @@ class Posting(NamedTuple):
         :raises Exception: the document is damaged.
         """
         return cls(uuid, rank, sequence, json.loads(document), created, claims)
+
+
+class NewJob(NamedTuple):
+    """A job that is to be posted, with its details as they are kept."""
+
+    uuid: str
+    name: str
+    book: models.LogBook | None
+    details: Any
+    priority: base.JobPriority
+    #: Whether it is about the flow of its uuid.
+    is_of_flow: bool
+
+    @classmethod
+    def of(
+        cls,
+        uuid: str,
+        name: str,
+        book: models.LogBook | None,
+        details: Mapping[str, Any] | None,
+        priority: base.JobPriority | str,
+    ) -> NewJob:
+        """:raises ValueError, TypeError, NotEncodable: what it is of `JobBoard.post`."""
+        told = base.posting_details(uuid, book, details)
+        if not _is_key(uuid):
+            raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
+        packed, chosen = _codec.pack(told, "details"), base.JobPriority.convert(priority)
+        is_of_flow = told.get("flow_uuid") == uuid
+        return cls(uuid, _options.text("name", name), book, packed, chosen, is_of_flow)
+
+    @classmethod
+    def of_flow(
+        cls, uuid: str, name: str, book: models.LogBook, priority: base.JobPriority | str
+    ) -> NewJob:
+        """The job of a flow, with the flow's uuid."""
+        return cls.of(uuid, name, book, {"flow_uuid": uuid}, priority)
+
+    @property
+    def document(self) -> str:
+        """It all, as JSON."""
+        told: dict[str, Any] = {
+            "uuid": self.uuid,
+            "name": self.name,
+            "priority": self.priority.value,
+            "details": self.details,
+        }
+        if self.book is not None:
+            told["book"] = {"name": self.book.name, "uuid": self.book.uuid}
+        return json.dumps(told)
 
 
 class Status(NamedTuple):
@@ -152,7 +208,7 @@ class StoredJob(base.Job):
         return None if found is None else found.remaining
 
     def extend_expiry(self, expiry: float) -> bool:
-        return self._stored_board.extend(self, check_expiry(expiry))
+        return self._stored_board.extend(self, check_expiry("expiry", expiry))
 
     def claimed(self, claim: Any, claims: int) -> None:
         """Note that this object made a claim, the last of so many."""
@@ -198,6 +254,10 @@ class KeptJobBoard(base.NotifyingJobBoard):
         """The job that the store has as `row`; raises whatever there is if it is damaged."""
 
     @abc.abstractmethod
+    def _put(self, job: NewJob) -> Posting | None:
+        """Keep a new job; None: there is one with this uuid, or it was trashed."""
+
+    @abc.abstractmethod
     def _find(self, uuid: str) -> Any:
         """What the store has of the job with this uuid, for `_parse`; None: nothing."""
 
@@ -227,6 +287,37 @@ class KeptJobBoard(base.NotifyingJobBoard):
     def extend(self, job: StoredJob, expiry: float) -> bool:
         """What `Job.extend_expiry` does."""
 
+    # -- posting --------------------------------------------------------------------------------
+
+    def post(
+        self,
+        name: str,
+        book: models.LogBook | None = None,
+        details: Mapping[str, Any] | None = None,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> StoredJob:
+        found = self._put(NewJob.of(models.new_uuid(), name, book, details, priority))
+        if found is None:
+            raise exceptions.JobFailure(f"Posting job {name!r} failed: another one has its uuid")
+        return self._posted(found)
+
+    def repost(
+        self,
+        flow_uuid: str,
+        name: str,
+        book: models.LogBook,
+        priority: base.JobPriority | str = base.JobPriority.NORMAL,
+    ) -> StoredJob | None:
+        """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one."""
+        found = self._put(NewJob.of_flow(flow_uuid, name, book, priority))
+        return found and self._posted(found)
+
+    def _posted(self, found: Posting) -> StoredJob:
+        """The job that was posted just now; tells of it."""
+        job = StoredJob(self, found)
+        self.notifier.notify(base.POSTED, {"job": job})
+        return job
+
     # -- listing --------------------------------------------------------------------------------
 
     def iterjobs(
@@ -246,12 +337,6 @@ class KeptJobBoard(base.NotifyingJobBoard):
                     LOG.warning("Job %s cannot be read, and is left: %r", name, error)
                 continue
             yield job
-
-    def _posted(self, found: Posting) -> StoredJob:
-        """The job that was posted just now; tells of it."""
-        job = StoredJob(self, found)
-        self.notifier.notify(base.POSTED, {"job": job})
-        return job
 
     def find(self, uuid: str) -> StoredJob | None:
         """The job with this uuid; None: it is not on the board (any more)."""
@@ -275,7 +360,7 @@ class KeptJobBoard(base.NotifyingJobBoard):
 
     @base.check_who
     def claim(self, job: base.Job, who: str, expiry: float | None = None) -> None:
-        found = self._claim(job, who, None if expiry is None else check_expiry(expiry))
+        found = self._claim(job, who, None if expiry is None else check_expiry("expiry", expiry))
         if isinstance(found, Status):
             left, owner = found.remaining, found.owner
             until = "" if left is None else f", for {left:.1f} seconds more"
@@ -312,22 +397,36 @@ class KeptJobBoard(base.NotifyingJobBoard):
 
 
 class StoredJobBoard(KeptJobBoard):
-    """A board whose jobs are documents of a store that has no flows."""
+    """A board whose jobs are documents of a store that has no flows.
+
+    :raises ValueError: an option is wrong.
+    """
+
+    #: The kind of the store.
+    KIND: ClassVar[str]
+    #: What reads each of the options.
+    OPTIONS: ClassVar[Mapping[str, _options.Reader]]
 
     def __init__(
         self,
         name: str,
         conf: Mapping[str, Any] | None = None,
+        client: Any = None,
         persistence: persistence_base.Backend | None = None,
     ) -> None:
         super().__init__(name, conf, persistence)
+        #: The options that were given.
+        self._given: Final = _options.read(f"A job board in {self.KIND}", self._conf, self.OPTIONS)
+        self._owns_client: Final = client is None
+        #: Unless it is given, the board's class makes it, and says where its store is.
+        self._client: Any = client
+        #: Where the store is, as hosts name it; None: only its client knows.
+        self.address: str | None = None
+        self._opened = False
         # The ids that the board has had, the last one last: a store that lost its data has another.
         self._ids: list[str] = []
 
     # -- what the store does --------------------------------------------------------------------
-
-    #: Where the store is, as hosts name it; None: only its client knows.
-    address: str | None = None
 
     @property
     @abc.abstractmethod
@@ -335,16 +434,73 @@ class StoredJobBoard(KeptJobBoard):
         """What tells the board from others of its store."""
 
     @abc.abstractmethod
+    def _open_client(self) -> None:
+        """Make sure that the client reaches the store."""
+
+    def _close_client(self) -> None:
+        """Let the client that the board made go; it may be opened again."""
+
+    @abc.abstractmethod
+    def _reason(self, error: BaseException) -> str | None:
+        """What an error of the client says; None: it is none."""
+
+    @abc.abstractmethod
     def _identify(self, new: str) -> Identity:
         """What `identify` returns; the id is `new` if there is none yet."""
 
-    @abc.abstractmethod
-    def _put(self, uuid: str, rank: int, document: str) -> Posting | None:
-        """Keep a new job; None: there is one with this uuid, or it was trashed."""
-
-    def _put_all(self, jobs: Sequence[tuple[str, int, str]]) -> list[Posting | None]:
+    def _put_all(self, jobs: Sequence[NewJob]) -> list[Posting | None]:
         """What `_put` does, of many: in one step, where the store has one for that."""
-        return [self._put(*job) for job in jobs]
+        return [self._put(job) for job in jobs]
+
+    # -- being connected ------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        return self._opened
+
+    def connect(self) -> None:
+        if not self._opened:
+            try:
+                with self._failures("Connecting"):
+                    self._open_client()
+                self._opened = True
+                self.identify()
+            except BaseException:
+                self.close()
+                raise
+        self._check_connected()
+
+    def close(self) -> None:
+        self._opened = False
+        if self._owns_client:
+            self._close_client()
+
+    def _check_connected(self) -> None:
+        if not self.connected:
+            raise exceptions.JobFailure(f"Job board {self.name!r} is not connected")
+
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Ask the store.
+
+        :raises JobFailure: it says no, or the board is not connected.
+        """
+        self._check_connected()
+        with self._failures(what):
+            yield
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        """Raise what is wrong with the store as what is wrong with the board."""
+        try:
+            yield
+        except BaseException as error:
+            why = self._reason(error)
+            if why is None:
+                raise
+            raise exceptions.JobFailure(
+                f"{what} failed: job board {self.name!r} in {self.place}: {why}"
+            ) from error
 
     # -- which board it is ----------------------------------------------------------------------
 
@@ -374,85 +530,17 @@ class StoredJobBoard(KeptJobBoard):
         own = self.note
         return note.get("board") in self._ids or ("at" in own and note.get("at") == own["at"])
 
-    # -- posting --------------------------------------------------------------------------------
-
-    def post(
-        self,
-        name: str,
-        book: models.LogBook | None = None,
-        details: Mapping[str, Any] | None = None,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> StoredJob:
-        posted = self._post(models.new_uuid(), name, book, details, priority)
-        if posted is None:
-            raise exceptions.JobFailure(f"Posting job {name!r} failed: another one has its uuid")
-        return posted
-
-    def repost(
-        self,
-        flow_uuid: str,
-        name: str,
-        book: models.LogBook,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> StoredJob | None:
-        """Post a job for a flow that is kept, with the flow's uuid; None: there is one.
-
-        Also where there was one that was trashed.
-        """
-        return self._post(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
-
     def repost_all(
         self,
         flows: Iterable[tuple[models.FlowDetail, models.LogBook]],
         priority: base.JobPriority | str = base.JobPriority.NORMAL,
     ) -> list[StoredJob | None]:
         """What `repost` does, of many flows, each in its book."""
-        made = [
-            _document(flow.uuid, flow.name, book, {"flow_uuid": flow.uuid}, priority)
-            for flow, book in flows
-        ]
+        made = [NewJob.of_flow(flow.uuid, flow.name, book, priority) for flow, book in flows]
         return [found and self._posted(found) for found in self._put_all(made)]
-
-    def _post(
-        self,
-        uuid: str,
-        name: str,
-        book: models.LogBook | None,
-        details: Mapping[str, Any] | None,
-        priority: base.JobPriority | str,
-    ) -> StoredJob | None:
-        found = self._put(*_document(uuid, name, book, details, priority))
-        return None if found is None else self._posted(found)
-
-    def _check_connected(self) -> None:
-        if not self.connected:
-            raise exceptions.JobFailure(f"Job board {self.name!r} is not connected")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} in {self.place}>"
-
-
-def _document(
-    uuid: str,
-    name: str,
-    book: models.LogBook | None,
-    details: Mapping[str, Any] | None,
-    priority: base.JobPriority | str,
-) -> tuple[str, int, str]:
-    """A new job: its uuid, its rank, and what is kept of it."""
-    told_details = base.posting_details(uuid, book, details)
-    if not _is_key(uuid):
-        raise ValueError(f"{uuid!r:.80} is no uuid of a flow")
-    chosen = base.JobPriority.convert(priority)
-    told: dict[str, Any] = {
-        "uuid": uuid,
-        "name": _options.text("name", name),
-        "priority": chosen.value,
-        "details": _codec.pack(told_details, "details"),
-    }
-    if book is not None:
-        told["book"] = {"name": book.name, "uuid": book.uuid}
-    return uuid, chosen.rank, json.dumps(told)
 
 
 def note_submitted(meta: dict[str, Any], board: StoredJobBoard, priority: base.JobPriority) -> None:
@@ -504,15 +592,45 @@ def claim_of(job: base.Job) -> Any:
     return job.claim if isinstance(job, StoredJob) else None
 
 
-def check_expiry(expiry: Any, name: str = "expiry") -> float:
-    """For how many seconds a claim is to last.
+def check_expiry(name: str, value: Any) -> float:
+    """Read an option that says for how many seconds a claim is to last.
 
     :raises ValueError: it is no number above 0, or too large for one.
     """
-    found = _options.number(name, expiry)
+    found = _options.number(name, value)
     if not 0 < found <= _LONGEST:
-        raise ValueError(f"Option {name}={expiry} is no time for a claim to last")
+        raise ValueError(f"Option {name}={value} is no time for a claim to last")
     return found
+
+
+@contextlib.contextmanager
+def listening(board: base.JobBoard, listen: Callable[[threading.Event], None]) -> Iterator[None]:
+    """In the block, `listen` for posts in a thread, until an event; again when it fails."""
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            try:
+                listen(ended)
+            except Exception as error:
+                LOG.debug("Posts to %r are not heard: %s", board, error)
+                ended.wait(_LISTEN_AGAIN)
+
+    thread = threading.Thread(target=work, name="wbengine-posts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def page_sizes(largest: int = 1024) -> Iterator[int]:
+    """How many jobs to read at a time: few at first, for who wants one only."""
+    size = 16
+    while True:
+        yield size
+        size = min(4 * size, largest)
 
 
 def _is_key(uuid: object) -> bool:

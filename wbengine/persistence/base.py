@@ -338,6 +338,9 @@ class Connection(abc.ABC):
     def drop_job(self, flow_uuid: str) -> None:  # noqa: B027  (a default, not a stub)
         """Remove the job of a flow, if it is kept beside the flow: no conductor goes on with it."""
 
+    def hasten_job(self, flow_uuid: str) -> None:  # noqa: B027
+        """Let the job of a flow, if it is kept beside the flow, wait for its time no longer."""
+
     def send_signal(
         self, flow_uuid: str, signal: Signal, known: Collection[str] | None = None
     ) -> None:

@@ -146,7 +146,7 @@ class ScheduleService:
         priority = jobs.JobPriority.convert(schedule.priority)
         if isinstance(board, stored.StoredJobBoard):
             stored.note_submitted(flow.meta, board, priority)
-            done = self.schedules.keep(flow, book, advance)
+            done = self.schedules.backend.keep_new_books([book], advance)
             if done:
                 board.repost(flow.uuid, flow.name, book, priority)
         else:

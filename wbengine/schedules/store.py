@@ -16,7 +16,7 @@ from wbengine.engines import loading, submission
 from wbengine.persistence import backends, macs, models
 from wbengine.persistence import base as persistence
 from wbengine.persistence.backends import sql
-from wbengine.persistence.backends.sql import rows, tables, writing
+from wbengine.persistence.backends.sql import rows, tables
 from wbengine.schedules.ticks import Schedule, Step, iso
 
 __all__ = ["Entry", "Schedules", "add"]
@@ -273,20 +273,6 @@ class Schedules:
             lambda it: it.execute(self._sql.unfinished, {"uuid": flow}).first() is not None,
             write=False,
         )
-
-    def keep(
-        self, flow: models.FlowDetail, book: models.LogBook, first: Callable[[sa.Connection], bool]
-    ) -> bool:
-        """Keep a flow in one transaction with what it begins with; False: that returned False."""
-        new, statements = writing.NewBook(book), self.backend.statements
-
-        def work(connection: sa.Connection) -> bool:
-            if not first(connection):
-                return False
-            new.put(connection, statements)
-            return True
-
-        return self._transact(f"Keeping flow {flow.name!r}", work)
 
     def advance(
         self, connection: sa.Connection, entry: Entry, step: Step, flow: str | None

@@ -17,6 +17,7 @@ from wbengine import engines, exceptions, states
 from wbengine.conductors import base
 from wbengine.engines import allowed
 from wbengine.jobs import base as jobs
+from wbengine.jobs.backends import impl_sql
 from wbengine.listeners import base as listeners
 from wbengine.listeners import logging as logging_listener
 from wbengine.persistence import base as persistence_base
@@ -161,8 +162,8 @@ class ExecutorConductor(base.Conductor):
         # Until when no job is claimed: the broker of the workers was away.
         self._idle_until = 0.0
         # The board, if jobs can wait there until their flows can go on.
-        self._parking: jobs.ParkingBoard | None = None
-        if isinstance(jobboard, jobs.ParkingBoard) and jobboard.keeps_flows:
+        self._parking: impl_sql.SQLJobBoard | None = None
+        if isinstance(jobboard, impl_sql.SQLJobBoard) and jobboard.keeps_flows:
             self._parking = jobboard
 
     def _executor_factory(self) -> futures.Executor:

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine import _options, exceptions
 from wbengine.jobs import base, stored
@@ -23,15 +23,19 @@ except ImportError as error:
 
 __all__ = ["EtcdJobBoard"]
 
-#: So many jobs are read at first, and at most, at a time.
-_FIRST_PAGE: Final = 16
-_LARGEST_PAGE: Final = 1024
 #: Seconds to wait for an answer, unless told.
 _TIMEOUT: Final = 5.0
 #: So many digits has a sequence, so that keys are in its order.
 _DIGITS: Final = 16
 
-_TEXTS: Final = ("host", "protocol", "ca_cert", "cert_key", "cert_cert", "api_path")
+#: Options that are the client's, with what reads them.
+_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
+    **dict.fromkeys(
+        ("host", "protocol", "ca_cert", "cert_key", "cert_cert", "api_path"), _options.text
+    ),
+    "port": _options.whole,
+    "timeout": _options.number,
+}
 
 _Operation = dict[str, Any]
 
@@ -74,6 +78,12 @@ class EtcdJobBoard(stored.StoredJobBoard):
     :raises ValueError: an option is wrong.
     """
 
+    KIND = "etcd"
+    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+        **_OF_CLIENT,
+        "path": _options.text,
+        "ttl": stored.check_expiry,
+    }
     #: What the keys of all boards begin with.
     ROOT_PATH: Final = "/wbengine/jobs"
 
@@ -84,47 +94,31 @@ class EtcdJobBoard(stored.StoredJobBoard):
         client: Any = None,
         persistence: persistence_base.Backend | None = None,
     ) -> None:
-        super().__init__(name, conf, persistence)
-        known = ("path", "ttl", "port", "timeout", *_TEXTS)
-        _options.check_known("A job board in etcd", self._conf, known)
-        told = {key: value for key, value in self._conf.items() if value is not None}
-        path = _options.text("path", told.pop("path", "jobboard")).strip("/")
+        super().__init__(name, conf, client, persistence)
+        path = self._given.get("path", "jobboard").strip("/")
         # One name: the keys of a board at a/b are not among those of one at a.
         self._root = f"{self.ROOT_PATH}/{path.replace('%', '%25').replace('/', '%2F')}/"
-        ttl = told.pop("ttl", None)
-        self._ttl = None if ttl is None else stored.check_expiry(ttl, "ttl")
-        found: dict[str, Any] = {
-            name: _options.text(name, told[name]) for name in _TEXTS if name in told
-        }
-        found["timeout"] = _options.number("timeout", told.get("timeout", _TIMEOUT))
-        if "port" in told:
-            found["port"] = _options.whole("port", told["port"])
-        self._client: Any = client if client is not None else etcd3gw.Etcd3Client(**found)
         if client is None:
-            host = stored.host_name(found.get("host", "localhost"))
-            self.address = f"{host}:{found.get('port', 2379)}"
-        self._connected = False
+            told = {name: value for name, value in self._given.items() if name in _OF_CLIENT}
+            self._client = etcd3gw.Etcd3Client(**{"timeout": _TIMEOUT, **told})
+            host = stored.host_name(told.get("host", "localhost"))
+            self.address = f"{host}:{told.get('port', 2379)}"
 
     @property
     def place(self) -> str:
         return f"etcd path {self._root!r}"
 
-    @property
-    def connected(self) -> bool:
-        return self._connected
+    def _open_client(self) -> None:
+        self._client.status()
 
-    def connect(self) -> None:
-        with self._failures("Connecting"):
-            self._client.status()
-        self._connected = True
-        try:
-            self.identify()
-        except BaseException:
-            self._connected = False
-            raise
-
-    def close(self) -> None:
-        self._connected = False
+    def _reason(self, error: BaseException) -> str | None:
+        if isinstance(error, errors.Etcd3Exception):
+            text = error.detail_text or str(error) or type(error).__name__
+            with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+                return str(json.loads(text)["error"])
+            return str(text).strip()
+        # Of what is between it and us.
+        return str(error) if isinstance(error, requests.RequestException | ValueError) else None
 
     # -- posting and listing --------------------------------------------------------------------
 
@@ -134,7 +128,8 @@ class EtcdJobBoard(stored.StoredJobBoard):
         [found] = self._read(_get(key))
         return stored.Identity(found[0].value)
 
-    def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
+    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+        uuid, rank, document = job.uuid, job.priority.rank, job.document
         last, index, trash = self._root + "sequence", self._index(uuid), self._trash(uuid)
         while True:
             found = self._read(_get(last), _get(index), _get(trash))
@@ -161,10 +156,10 @@ class EtcdJobBoard(stored.StoredJobBoard):
                 return stored.Posting.of(uuid, rank, sequence, document, now)
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        jobs, end, limit = self._job(""), _end(self._job("")), _FIRST_PAGE
+        jobs, end = self._job(""), _end(self._job(""))
         after = jobs
         owned = _get(self._owner(""), _end(self._owner("")), keys_only=True)
-        while True:
+        for limit in stored.page_sizes():
             asked = [_get(after, end, limit=limit), *([owned] if only_unclaimed else [])]
             found, *claimed = self._read(*asked)
             taken = {entry.key[len(self._owner("")) :] for entry in (claimed[0] if claimed else ())}
@@ -175,7 +170,6 @@ class EtcdJobBoard(stored.StoredJobBoard):
             if len(found) < limit:
                 return
             after = found[-1].key + "\0"
-            limit = min(4 * limit, _LARGEST_PAGE)
 
     def _parse(self, row: Any) -> stored.Posting:
         return _posting(*row)
@@ -226,7 +220,7 @@ class EtcdJobBoard(stored.StoredJobBoard):
     def _claim(
         self, job: base.Job, who: str, expiry: float | None
     ) -> tuple[int, int] | stored.Status:
-        seconds = self._ttl if expiry is None else expiry
+        seconds = self._given.get("ttl") if expiry is None else expiry
         lease = None if seconds is None else self._grant(seconds)
         told: dict[str, Any] = {"owner": who}
         if seconds is not None:
@@ -352,41 +346,21 @@ class EtcdJobBoard(stored.StoredJobBoard):
         return self._ask("/kv/txn", {"compare": compared, "success": steps, "failure": []})
 
     def _ask(self, path: str, told: Mapping[str, Any]) -> Any:
-        self._check_connected()
-        with self._failures(f"Asking {path}"):
-            answer = self._client.post(self._client.get_url(path), json=told)
+        with self._asking(f"Asking {path}"):
+            try:
+                answer = self._client.post(self._client.get_url(path), json=told)
+            except errors.Etcd3Exception as error:
+                if "lease not found" in str(self._reason(error)):
+                    raise exceptions.NotFound("The lease of a claim has ended") from error
+                raise
             if not isinstance(answer, dict):
                 raise ValueError(f"{answer!r:.80} is no answer of an etcd")
             return answer
-
-    @contextlib.contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        """Raise what is wrong with the server as what is wrong with the board."""
-        try:
-            yield
-        except errors.Etcd3Exception as error:
-            text = _reason(error.detail_text or str(error) or type(error).__name__)
-            if "lease not found" in text:
-                raise exceptions.NotFound("The lease of a claim has ended") from error
-            raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {text}"
-            ) from error
-        except (requests.RequestException, ValueError) as error:  # of what is between it and us
-            raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {error}"
-            ) from error
 
 
 def _place(job: stored.StoredJob) -> str:
     """The end of the keys of a job."""
     return f"{job.priority.rank}/{job.sequence:0{_DIGITS}}"
-
-
-def _reason(text: str) -> str:
-    """What an error says, which may be a document."""
-    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-        return str(json.loads(text)["error"])
-    return text.strip()
 
 
 def _posting(place: str, entry: _Entry) -> stored.Posting:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from wbengine import _options, exceptions
+from wbengine import _options
 from wbengine.jobs import base, stored
 from wbengine.persistence import base as persistence_base
 
@@ -26,31 +25,30 @@ except ImportError as error:
 
 __all__ = ["RedisJobBoard"]
 
-LOG: Final = logging.getLogger(__name__)
-
-#: So many jobs are read at first, and at most, at a time.
-_FIRST_PAGE: Final = 16
-_LARGEST_PAGE: Final = 1024
+#: So many jobs are posted at a time.
+_BATCH: Final = 1024
 #: Seconds to wait for an answer, and for a connection, unless told.
 _TIMEOUT: Final = 5.0
-#: So often a thread that listens looks whether it is to end, and so long it waits to try again.
+#: So often a thread that listens looks whether it is to end.
 _LISTEN: Final = 0.25
-_LISTEN_AGAIN: Final = 2.0
 #: The score of a job is its rank times this, and its sequence.
 _PER_RANK: Final = 2**50
 #: So many hexadecimal digits of an owner name the claim.
 _TOKEN: Final = 32
 
-#: What is the client's, and how it is read.
-_TEXTS: Final = (
-    *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
-    *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
-)
-_NUMBERS: Final = ("socket_timeout", "socket_connect_timeout")
-_WHOLE: Final = ("port", "db", "health_check_interval")
-_OWN: Final = (
-    *("namespace", "ssl", "retry_on_timeout", "sentinel", "sentinel_fallbacks", "sentinel_kwargs"),
-)
+#: Options that are the client's, with what reads them.
+_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
+    **dict.fromkeys(
+        (
+            *("host", "username", "password", "encoding", "encoding_errors", "unix_socket_path"),
+            *("ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs"),
+        ),
+        _options.text,
+    ),
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _options.number),
+    **dict.fromkeys(("port", "db", "health_check_interval"), _options.whole),
+    "ssl": _options.flag,
+}
 
 _KEYS: Final = (
     *("jobs", "all", "free", "owners", "ends", "claims", "updated", "trash", "sequence"),
@@ -178,6 +176,23 @@ _STEPS: Final = {
 }  # fmt: skip
 
 
+def _namespace(name: str, value: Any) -> str:
+    found = _options.text(name, value.decode() if isinstance(value, bytes) else value)
+    if set("{}") & set(found):
+        raise ValueError(f"Option {name}={found!r} has a brace")
+    return found
+
+
+def _places(name: str, value: Any) -> list[tuple[str, int]]:
+    found = []
+    for text in value.split(",") if isinstance(value, str) else value:
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or not port.isdecimal():
+            raise ValueError(f"{name}: {text!r} is not of the form HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
 class RedisJobBoard(stored.StoredJobBoard):
     """Keeps jobs in a Redis, for processes of any host that reach it.
 
@@ -202,6 +217,16 @@ class RedisJobBoard(stored.StoredJobBoard):
     :raises ValueError: an option is wrong.
     """
 
+    KIND = "Redis"
+    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+        **_OF_CLIENT,
+        "namespace": _namespace,
+        "retry_on_timeout": _options.flag,
+        "sentinel": _options.text,
+        "sentinel_fallbacks": _places,
+        "sentinel_kwargs": _options.anything,
+    }
+
     def __init__(
         self,
         name: str,
@@ -209,56 +234,34 @@ class RedisJobBoard(stored.StoredJobBoard):
         client: Any = None,
         persistence: persistence_base.Backend | None = None,
     ) -> None:
-        super().__init__(name, conf, persistence)
-        known = (*_OWN, *_TEXTS, *_NUMBERS, *_WHOLE)
-        _options.check_known("A job board in Redis", self._conf, known)
-        told = {key: value for key, value in self._conf.items() if value is not None}
-        namespace = told.pop("namespace", "default")
-        if isinstance(namespace, bytes):
-            namespace = namespace.decode()
-        self.namespace: Final = _options.text("namespace", namespace)
-        if set("{}") & set(namespace):
-            raise ValueError(f"Option namespace={namespace!r} has a brace")
-        self._keys = [f"wbe:{{{namespace}}}:jobs:{key}" for key in _KEYS]
-        self._retries_late = _options.flag("retry_on_timeout", told.pop("retry_on_timeout", False))
-        self._given = client
-        self._client: Any = client if client is not None else _client(told)
+        super().__init__(name, conf, client, persistence)
+        self.namespace: Final[str] = self._given.get("namespace", "default")
+        self._keys = [f"wbe:{{{self.namespace}}}:jobs:{key}" for key in _KEYS]
         if client is None:
-            self.address = _address(told)
-        self._steps: dict[str, Any] = {}
+            self._client, self.address = _client(self._given), _address(self._given)
+        self._steps = {
+            name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
+        }
 
     @property
     def place(self) -> str:
         return f"Redis namespace {self.namespace!r}"
 
-    @property
-    def connected(self) -> bool:
-        return bool(self._steps)
+    def _open_client(self) -> None:
+        self._client.ping()
 
-    def connect(self) -> None:
-        with self._failures("Connecting"):
-            self._client.ping()
-            self._steps = {
-                name: self._client.register_script(_PRELUDE + text) for name, text in _STEPS.items()
-            }
-        try:
-            self.identify()
-        except BaseException:
-            self._steps = {}
-            raise
+    def _close_client(self) -> None:
+        with contextlib.suppress(errors.RedisError):
+            self._client.close()
 
-    def close(self) -> None:
-        self._steps = {}
-        if self._given is None:
-            with contextlib.suppress(errors.RedisError):
-                self._client.close()
+    def _reason(self, error: BaseException) -> str | None:
+        return str(error) if isinstance(error, errors.RedisError | OSError) else None
 
     # -------------------------------------------------------------------------------------------
 
     def _identify(self, new: str) -> stored.Identity:
         key, run = self._keys[_KEYS.index("jobs")].removesuffix("jobs") + "id", ""
-        self._check_connected()
-        with self._failures("Looking for the id of the board"):
+        with self._asking("Looking for the id of the board"):
             self._client.set(key, new, nx=True)
             found = _text(self._client.get(key))
             # It may begin anew with what it had kept some time ago.
@@ -266,30 +269,30 @@ class RedisJobBoard(stored.StoredJobBoard):
                 run = str(self._client.info("server").get("run_id", ""))
         return stored.Identity(found, run)
 
-    def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
-        [found] = self._put_all([(uuid, rank, document)])
+    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+        [found] = self._put_all([job])
         return found
 
-    def _put_all(self, jobs: Sequence[tuple[str, int, str]]) -> list[stored.Posting | None]:
+    def _put_all(self, jobs: Sequence[stored.NewJob]) -> list[stored.Posting | None]:
         found = list[stored.Posting | None]()
-        for begun in range(0, len(jobs), _LARGEST_PAGE):
-            part = jobs[begun : begun + _LARGEST_PAGE]
-            told, again = self._run("post", *(word for job in part for word in job))
-            for (uuid, *_), one in zip(part, told, strict=True):
+        for begun in range(0, len(jobs), _BATCH):
+            part = jobs[begun : begun + _BATCH]
+            words = [word for job in part for word in (job.uuid, job.priority.rank, job.document)]
+            told, again = self._run("post", *words)
+            for job, one in zip(part, told, strict=True):
                 is_ours = one and (one[0] or again)
-                found.append(_posting(uuid, *one[1:]) if is_ours else None)
+                found.append(_posting(job.uuid, *one[1:]) if is_ours else None)
         return found
 
     def _rows(self, only_unclaimed: bool, ensure_fresh: bool) -> Iterator[tuple[str, Any]]:
-        which, after, limit = "free" if only_unclaimed else "all", "-inf", _FIRST_PAGE
-        while True:
+        which, after = "free" if only_unclaimed else "all", "-inf"
+        for limit in stored.page_sizes():
             found, _ = self._run("page", which, after, limit)
             for uuid, score, job, claims in found:
                 yield _text(uuid), (_text(uuid), score, job, claims)
             if len(found) < limit:
                 return
             after = f"({_text(found[-1][1])}"
-            limit = min(4 * limit, _LARGEST_PAGE)
 
     def _parse(self, row: Any) -> stored.Posting:
         return _posting(*row)
@@ -305,40 +308,24 @@ class RedisJobBoard(stored.StoredJobBoard):
         found, _ = self._run("look", job.uuid)
         return None if found is None else _status(*found[2:])
 
-    @contextlib.contextmanager
-    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        ended = threading.Event()
+    def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        def listen(ended: threading.Event) -> None:
+            with self._client.pubsub(ignore_subscribe_messages=True) as heard:
+                heard.subscribe(self._keys[_KEYS.index("jobs")])
+                wake()  # of what was there before
+                while not ended.is_set():
+                    if heard.get_message(timeout=_LISTEN) is not None:
+                        wake()
 
-        def listen() -> None:
-            while not ended.is_set():
-                try:
-                    with self._client.pubsub(ignore_subscribe_messages=True) as heard:
-                        heard.subscribe(self._keys[_KEYS.index("jobs")])
-                        wake()  # of what was there before
-                        while not ended.is_set():
-                            if heard.get_message(timeout=_LISTEN) is not None:
-                                wake()
-                except (errors.RedisError, OSError) as error:
-                    LOG.debug("Posts to %r are not heard: %s", self, error)
-                    ended.wait(_LISTEN_AGAIN)
-
-        thread = threading.Thread(target=listen, name="wbengine-posts", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return stored.listening(self, listen)
 
     @property
     def job_count(self) -> int:
-        self._check_connected()
-        with self._failures("Counting jobs"):
+        with self._asking("Counting jobs"):
             return int(self._client.zcard(self._keys[_KEYS.index("all")]))
 
     def _is_trashed(self, uuid: str) -> bool:
-        self._check_connected()
-        with self._failures(f"Looking for job {uuid}"):
+        with self._asking(f"Looking for job {uuid}"):
             return bool(self._client.hexists(self._keys[_KEYS.index("trash")], uuid))
 
     def _claim(
@@ -370,43 +357,29 @@ class RedisJobBoard(stored.StoredJobBoard):
 
     def _run(self, step: str, *args: Any) -> tuple[Any, bool]:
         """The answer of the server, and whether the step may have been done before this attempt."""
-        self._check_connected()
         again = False
-        with self._failures(f"Step {step!r}"):
+        with self._asking(f"Step {step!r}"):
             while True:
                 try:
                     return self._steps[step](keys=self._keys, args=args), again
                 except (errors.ConnectionError, errors.TimeoutError) as error:
                     late = isinstance(error, errors.TimeoutError)
-                    if again or (late and not self._retries_late):
+                    if again or (late and not self._given.get("retry_on_timeout")):
                         raise
                     again = True
-
-    @contextlib.contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        """Raise what is wrong with the server as what is wrong with the board."""
-        try:
-            yield
-        except (errors.RedisError, OSError) as error:
-            raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {error}"
-            ) from error
 
 
 def _client(told: Mapping[str, Any]) -> Any:
     """A client, which connects when it is used."""
     found: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-    found.update({name: _options.text(name, told[name]) for name in _TEXTS if name in told})
-    found.update({name: _options.number(name, told[name]) for name in _NUMBERS if name in told})
-    found.update({name: _options.whole(name, told[name]) for name in _WHOLE if name in told})
-    found["ssl"] = _options.flag("ssl", told.get("ssl", False))
+    found.update({name: told[name] for name in _OF_CLIENT if name in told})
     # The board makes a step once more, and knows it.
     found.update(protocol=2, retry=Retry(NoBackoff(), 0))
     service = told.get("sentinel")
     if service is None:
         return redis.Redis(**_without_unused_tls(found))
     places = [(found.pop("host", "localhost"), found.pop("port", 26379))]
-    places += [_place(each) for each in _list("sentinel_fallbacks", told)]
+    places += told.get("sentinel_fallbacks", ())
     asked = told.get("sentinel_kwargs")
     made: Any = sentinels.Sentinel  # not typed
     sentinel = made(
@@ -414,7 +387,7 @@ def _client(told: Mapping[str, Any]) -> Any:
         sentinel_kwargs=None if asked is None else _without_unused_tls(asked),
         **_without_unused_tls(found),
     )
-    return sentinel.master_for(_options.text("sentinel", service))
+    return sentinel.master_for(service)
 
 
 def _address(told: Mapping[str, Any]) -> str:
@@ -432,18 +405,6 @@ def _without_unused_tls(told: Mapping[str, Any]) -> dict[str, Any]:
     if told.get("ssl"):
         return dict(told)
     return {name: value for name, value in told.items() if not name.startswith("ssl")}
-
-
-def _list(name: str, told: Mapping[str, Any]) -> Sequence[str]:
-    found = told.get(name, ())
-    return found.split(",") if isinstance(found, str) else found
-
-
-def _place(text: str) -> tuple[str, int]:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not port.isdecimal():
-        raise ValueError(f"sentinel_fallbacks: {text!r} is not of the form HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _posting(uuid: str, score: Any, job: Any, claims: Any = 0) -> stored.Posting:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from wbengine import _codec, _options, _sql, exceptions
+from wbengine import _options, _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.jobs import base, stored
 from wbengine.persistence import backends, models
@@ -91,18 +91,6 @@ class SQLJobBoard(stored.KeptJobBoard):
 
     # -- posting and listing --------------------------------------------------------------------
 
-    def post(
-        self,
-        name: str,
-        book: models.LogBook | None = None,
-        details: Mapping[str, Any] | None = None,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> stored.StoredJob:
-        told = self._row(models.new_uuid(), name, book, details, priority)
-        what = f"Posting job {name!r}"
-        row = self._transact(what, lambda connection: self._put(connection, told))
-        return self._posted(self._parse(row))
-
     def post_flow(
         self,
         name: str,
@@ -127,7 +115,7 @@ class SQLJobBoard(stored.KeptJobBoard):
         """
         self._check_keeps_flows()
         new, statements = writing.NewBook(book), self._store.statements
-        told = self._row(flow.uuid, name, book, {"flow_uuid": flow.uuid}, priority)
+        told = self._row(stored.NewJob.of_flow(flow.uuid, name, book, priority))
         later = self._later(eta)
 
         def work(connection: sa.Connection) -> dict[str, Any] | str | None:
@@ -140,7 +128,7 @@ class SQLJobBoard(stored.KeptJobBoard):
                     connection.execute(self._statements.restore, again)
                     return other
             new.put(connection, statements)
-            return self._put(connection, told, later)
+            return self._insert_one(connection, told, later)
 
         found = self._transact(f"Submitting flow {flow.name!r}", work)
         return self._posted(self._parse(found)) if isinstance(found, dict) else found
@@ -160,7 +148,7 @@ class SQLJobBoard(stored.KeptJobBoard):
         new, told = [], []
         for flow, book in flows:
             new.append(writing.NewBook(book))
-            told.append(self._row(flow.uuid, flow.name, book, {"flow_uuid": flow.uuid}, priority))
+            told.append(self._row(stored.NewJob.of_flow(flow.uuid, flow.name, book, priority)))
         later = self._later(eta)
 
         def work(connection: sa.Connection) -> list[stored.Posting]:
@@ -185,83 +173,46 @@ class SQLJobBoard(stored.KeptJobBoard):
             )
 
     def waking(self, wake: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        return _sql.listening(self._store.engine, _JOBS, self.namespace, wake)
+        engine = self._store.engine
+        if not _sql.can_listen(engine):
+            return contextlib.nullcontext()
+        return stored.listening(
+            self, lambda ended: _sql.listen(engine, _JOBS, self.namespace, wake, ended)
+        )
 
-    def repost(
-        self,
-        flow_uuid: str,
-        name: str,
-        book: models.LogBook,
-        priority: base.JobPriority | str = base.JobPriority.NORMAL,
-    ) -> stored.StoredJob | None:
-        """Post a job for a flow that is kept, with the flow's uuid; None: there is or was one.
-
-        Also where the board has a job of its book, which may be about this flow.
-        """
-        told = self._row(flow_uuid, name, book, {"flow_uuid": flow_uuid}, priority)
+    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+        """Also None where the board has a job of its book, which may be about this flow."""
+        told = self._row(job)
 
         def work(connection: sa.Connection) -> dict[str, Any] | None:
-            if connection.execute(self._statements.has_job, told).first() is not None:
+            if job.is_of_flow and connection.execute(self._statements.has_job, told).first():
                 return None
             try:
-                return self._put(connection, told)
+                return self._insert_one(connection, told)
             except sa.exc.IntegrityError as error:
                 raise _PostedMeanwhileError from error
 
-        what = f"Posting a job for flow {flow_uuid}"
         try:
-            found = self._transact(what, work)
+            found = self._transact(f"Posting job {job.name!r}", work)
         except _PostedMeanwhileError:
             return None
-        return None if found is None else self._posted(self._parse(found))
+        return None if found is None else self._parse(found)
 
     def _find(self, uuid: str) -> dict[str, Any] | None:
-        told = {"board": self.namespace, "uuid": uuid}
-
-        def work(connection: sa.Connection) -> dict[str, Any] | None:
-            row = connection.execute(self._statements.look, told).mappings().first()
-            return None if row is None else dict(row)
-
-        return self._transact(f"Looking for job {uuid}", work, write=False)
-
-    def hasten(self, uuid: str) -> None:
-        """Let the job with this uuid wait for its time no longer."""
-        told = {"board": self.namespace, "uuid": uuid}
-
-        def work(connection: sa.Connection) -> None:
-            found = connection.execute(self._statements.hasten, told).rowcount
-            if found and self._statements.tell is not None:
-                connection.execute(self._statements.tell, told)
-
-        self._transact(f"Hastening job {uuid}", work)
+        return self._first(f"Looking for job {uuid}", self._statements.look, uuid)
 
     def _is_trashed(self, uuid: str) -> bool:
-        told = {"board": self.namespace, "uuid": uuid}
-        return (
-            self._transact(
-                f"Looking for job {uuid}",
-                lambda connection: connection.execute(self._statements.trashed, told).first(),
-                write=False,
-            )
-            is not None
-        )
+        found = self._first(f"Looking for job {uuid}", self._statements.trashed, uuid)
+        return found is not None
 
-    def _row(
-        self,
-        uuid: str,
-        name: str,
-        book: models.LogBook | None,
-        details: Mapping[str, Any] | None,
-        priority: base.JobPriority | str,
-    ) -> dict[str, Any]:
-        told = base.posting_details(uuid, book, details)
-        packed = _codec.pack(told, "details") if told else None
+    def _row(self, job: stored.NewJob) -> dict[str, Any]:
+        book = job.book
         return {
-            "uuid": uuid,
+            "uuid": job.uuid,
             "board": self.namespace,
-            "name": rows.kept(_options.text("name", name)),
-            "priority": base.JobPriority.convert(priority).rank,
-            "details": None if packed is None else rows.text_of(packed),
+            "name": rows.kept(job.name),
+            "priority": job.priority.rank,
+            "details": rows.text_of(job.details) if job.details else None,
             "book_uuid": None if book is None else book.uuid,
             "book_name": None if book is None else rows.kept(book.name),
         }
@@ -276,7 +227,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             return self._statements.wait_until, max(_EARLIEST, eta.timestamp())
         return self._statements.wait_for, _options.number("eta", eta)
 
-    def _put(
+    def _insert_one(
         self,
         connection: sa.Connection,
         told: dict[str, Any],
@@ -294,8 +245,8 @@ class SQLJobBoard(stored.KeptJobBoard):
         connection.execute(self._statements.post, told)
         if later is not None:
             connection.execute(later[0], [{**row, "seconds": later[1]} for row in told])
-        elif self._statements.tell is not None:
-            connection.execute(self._statements.tell, told[0])
+        else:
+            writing.tell_job(connection, self._store.statements, told[0]["uuid"])
 
     def _parse(self, row: Any) -> stored.Posting:
         told = {
@@ -354,14 +305,8 @@ class SQLJobBoard(stored.KeptJobBoard):
 
     @property
     def job_count(self) -> int:
-        told = {"board": self.namespace}
-        return int(
-            self._transact(
-                "Counting jobs",
-                lambda connection: connection.scalar(self._statements.count, told) or 0,
-                write=False,
-            )
-        )
+        found = self._first("Counting jobs", self._statements.count)
+        return int(found["count"]) if found else 0
 
     def look(self, job: base.Job) -> stored.Status | None:
         row = self._find(job.uuid)
@@ -379,11 +324,9 @@ class SQLJobBoard(stored.KeptJobBoard):
 
         def work(connection: sa.Connection) -> tuple[int, int] | stored.Status:
             claimed = connection.execute(statement, told).rowcount
-            row = connection.execute(self._statements.look, told).mappings().first()
-            if row is None:
-                raise stored.gone(job)
+            row = self._looked(connection, job)
             number = int(row["claims"])
-            return (number, number) if claimed else _status(dict(row), of_free=True)
+            return (number, number) if claimed else _status(row, of_free=True)
 
         return self._transact(f"Claiming job {job.uuid}", work)
 
@@ -393,18 +336,17 @@ class SQLJobBoard(stored.KeptJobBoard):
         def work(connection: sa.Connection) -> stored.Status | None:
             if connection.execute(self._statements.ends[how], told).rowcount:
                 return None
-            row = connection.execute(self._statements.look, told).mappings().first()
-            if row is None:
-                raise stored.gone(job)
-            return _status(dict(row))
+            return _status(self._looked(connection, job))
 
         return self._transact(f"Ending the claim on job {job.uuid}", work)
 
     @base.check_who
     def park(self, job: base.Job, who: str, seconds: float | None, signals: int | None) -> None:
-        """Give a claim up until `seconds` have passed, or the flow has more than so many signals.
+        """Give a claim up; the job is not to be claimed for so many seconds (None: a long time).
 
-        See `jobs.base.ParkingBoard`.
+        But at once when its flow has, or gets, more than so many signals (None: whatever it gets),
+        or was cancelled.
+        Raises what `consume` does.
         """
         wait = _LONG if seconds is None else min(seconds, _LONG)
         told = {**self._claim_of(job), "who": rows.kept(who), "seconds": wait}
@@ -416,7 +358,7 @@ class SQLJobBoard(stored.KeptJobBoard):
             given = connection.scalar(self._statements.signals, told) or 0
             # So does whoever cancels the flow, after noting that in it.
             if (signals is not None and given > signals) or _is_given_up(connection, job.uuid):
-                connection.execute(self._statements.hasten, told)
+                writing.hasten_job(connection, self._store.statements, job.uuid)
             return True
 
         if not self._transact(f"Parking job {job.uuid}", work):
@@ -430,11 +372,31 @@ class SQLJobBoard(stored.KeptJobBoard):
             durable=False,  # an owner does not outlive its host
         )
 
+    def _looked(self, connection: sa.Connection, job: base.Job) -> Mapping[str, Any]:
+        """:raises NotFound: it is not on the board any more."""
+        told = {"board": self.namespace, "uuid": job.uuid}
+        row = connection.execute(self._statements.look, told).mappings().first()
+        if row is None:
+            raise stored.gone(job)
+        return row
+
     def _claim_of(self, job: base.Job) -> dict[str, Any]:
         number = stored.claim_of(job) or 0
         return {"board": self.namespace, "uuid": job.uuid, "claim": number}
 
     # -------------------------------------------------------------------------------------------
+
+    def _first(
+        self, what: str, statement: sa.TextClause, uuid: str | None = None
+    ) -> dict[str, Any] | None:
+        """The row that a statement finds on this board, of the job with this uuid."""
+        told = {"board": self.namespace, "uuid": uuid}
+
+        def work(connection: sa.Connection) -> dict[str, Any] | None:
+            row = connection.execute(statement, told).mappings().first()
+            return None if row is None else dict(row)
+
+        return self._transact(what, work, write=False)
 
     def _transact(
         self,
@@ -481,13 +443,6 @@ class _Statements:
         wait = f"UPDATE {_JOBS} SET not_before"
         self.wait_for = sa.text(f"{wait} = {now} + :seconds WHERE {this}")
         self.wait_until = sa.text(f"{wait} = :seconds WHERE {this}")
-        self.hasten = sa.text(f"{wait} = 0 WHERE {this} AND not_before > 0")
-        #: Wakes conductors when the transaction ends; None: they look for themselves.
-        self.tell = (
-            sa.text(f"SELECT pg_notify('{_JOBS}', :board)")
-            if dialect == dialects.POSTGRESQL
-            else None
-        )
         self.park = sa.text(
             f"UPDATE {_JOBS} SET {freed}, not_before = {now} + :seconds"
             f" WHERE {ours} AND owner = :who"
@@ -503,7 +458,7 @@ class _Statements:
         self.posted = sa.text(f"{jobs} WHERE uuid IN :uuids AND board = :board").bindparams(
             sa.bindparam("uuids", expanding=True)
         )
-        self.count = sa.text(f"SELECT count(*) FROM {_JOBS} WHERE {here}")
+        self.count = sa.text(f"SELECT count(*) AS count FROM {_JOBS} WHERE {here}")
         self.all = sa.text(f"{after} {order}")
         self.unclaimed = sa.text(f"{after} AND not_before = 0 AND {free} {order}")
         # The clock is read once, or PostgreSQL would read it for each row, and use no index.

@@ -9,7 +9,7 @@ import secrets
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from wbengine import _options, exceptions
 from wbengine.jobs import base, stored
@@ -25,8 +25,7 @@ except ImportError as error:
 
 __all__ = ["ZookeeperJobBoard"]
 
-#: So many jobs are read at first, and at most, at a time.
-_FIRST_PAGE: Final = 16
+#: So many jobs are read at most at a time.
 _LARGEST_PAGE: Final = 256
 #: A list of more names than these is kept for so many seconds, unless a fresh one is wanted.
 _LONG: Final = 1000
@@ -41,14 +40,13 @@ _LARGEST: Final = 1_000_000
 _JOB: Final = re.compile(r"([0-4])-(.+)-(\d{10,})")
 _CLAIM: Final = ".lock"
 
-_TEXTS: Final = ("keyfile", "keyfile_password", "certfile", "ca")
-_FLAGS: Final = {
-    "read_only": False, "randomize_hosts": False, "use_ssl": False, "verify_certs": True,
-}  # fmt: skip
-#: What is given to the client as it is.
-_OBJECTS: Final = ("command_retry", "connection_retry", "handler")
-#: TaskFlow's boards ask the server for its version, unless told not to.
-_UNUSED: Final = ("check_compatible",)
+#: Options that are the client's, with what reads them.
+_OF_CLIENT: Final[Mapping[str, _options.Reader]] = {
+    **dict.fromkeys(("keyfile", "keyfile_password", "certfile", "ca"), _options.text),
+    **dict.fromkeys(("read_only", "randomize_hosts", "use_ssl", "verify_certs"), _options.flag),
+    **dict.fromkeys(("command_retry", "connection_retry", "handler"), _options.anything),
+    "timeout": stored.check_expiry,
+}
 
 #: A step of a transaction.
 _Step = Callable[[Any], Any]
@@ -71,6 +69,21 @@ class _Node(NamedTuple):
         return found and cls(int(found[1]), int(found[3]), urllib.parse.unquote(found[2]))
 
 
+def _hosts(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{host}:{port}" for host, port in value.items()]
+    return _options.text(
+        name, (value if isinstance(value, str) else ",".join(map(str, value))).strip()
+    )
+
+
+def _path(name: str, value: Any) -> str:
+    found = _options.text(name, value).rstrip("/")
+    if not found.startswith("/") or "//" in found:
+        raise ValueError(f"Option {name}={found!r} is no path of ZooKeeper: it begins with a /")
+    return found
+
+
 class ZookeeperJobBoard(stored.StoredJobBoard):
     """Keeps jobs in a ZooKeeper, for processes of any host that reach it.
 
@@ -91,6 +104,15 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     :raises ValueError: an option is wrong.
     """
 
+    KIND = "ZooKeeper"
+    OPTIONS: ClassVar[Mapping[str, _options.Reader]] = {
+        **_OF_CLIENT,
+        "hosts": _hosts,
+        "path": _path,
+        # TaskFlow's boards ask the server for its version, unless told not to.
+        "check_compatible": _options.anything,
+    }
+
     def __init__(
         self,
         name: str,
@@ -98,26 +120,19 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         client: Any = None,
         persistence: persistence_base.Backend | None = None,
     ) -> None:
-        super().__init__(name, conf, persistence)
-        known = ("path", "hosts", "timeout", *_TEXTS, *_FLAGS, *_OBJECTS, *_UNUSED)
-        _options.check_known("A job board in ZooKeeper", self._conf, known)
-        told = {key: value for key, value in self._conf.items() if value is not None}
-        path = _options.text("path", told.pop("path", "/wbengine/jobs")).rstrip("/")
-        if not path.startswith("/") or "//" in path:
-            raise ValueError(f"Option path={path!r} is no path of ZooKeeper: it begins with a /")
-        above, _, last = path.rpartition("/")
-        self.path: Final = path
+        super().__init__(name, conf, client, persistence)
+        self.path: Final[str] = self._given.get("path", "/wbengine/jobs")
+        above, _, last = self.path.rpartition("/")
         #: Where trashed jobs are, and who works on the board.
         self.trash_path: Final = f"{above}/.trash"
         self.entity_path: Final = f"{above}/.entities"
         self._uuid_path = f"{above}/.uuids/{last}"
         self._id_path = f"{above}/.ids/{last}"
-        self._told = _settings(told)
-        self._given = client
-        self._client: Any = client
         if client is None:
-            self.address = _address(self._told["hosts"])
-        self._opened = False
+            hosts = self._given.get("hosts", "localhost:2181")
+            told = {name: value for name, value in self._given.items() if name in _OF_CLIENT}
+            self._client = kazoo.KazooClient(hosts, **{"randomize_hosts": False, **told})
+            self.address = _address(hosts)
         # Locks of ours that nobody has: what took them, or let them go, got no answer.
         self._orphan_locks: dict[str, bytes] = {}
         # The list that was read last, and when.
@@ -131,33 +146,19 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
     def connected(self) -> bool:
         return self._opened and bool(self._client.connected)
 
-    def connect(self) -> None:
-        if self._opened:
-            self._check_connected()
-            return
-        if self._given is None:
-            self._client = kazoo.KazooClient(**self._told)
-        with self._failures("Connecting"):
-            try:
-                self._client.start(timeout=_TIMEOUT)
-                for path in (self.path, self.trash_path, self._uuid_path):
-                    self._client.ensure_path(path)
-                self._opened = True
-                self.identify()
-            except BaseException:
-                self._opened = False
-                self._stop_client()
-                raise
+    def _open_client(self) -> None:
+        self._client.start(timeout=_TIMEOUT)
+        for path in (self.path, self.trash_path, self._uuid_path):
+            self._client.ensure_path(path)
 
-    def close(self) -> None:
-        if self._opened:
-            self._opened = False
-            self._stop_client()
+    def _close_client(self) -> None:
+        self._client.stop()
+        self._client.close()
 
-    def _stop_client(self) -> None:
-        if self._given is None:
-            self._client.stop()
-            self._client.close()
+    def _reason(self, error: BaseException) -> str | None:
+        if isinstance(error, (errors.KazooException, self._client.handler.timeout_exception)):
+            return str(error) or type(error).__name__
+        return None
 
     # -- posting and listing --------------------------------------------------------------------
 
@@ -172,7 +173,8 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
                 self._commit(what, _set(self._id_path, new.encode(), stat.version))
         raise exceptions.JobFailure(f"{what} failed: {self._id_path} is written by others")
 
-    def _put(self, uuid: str, rank: int, document: str) -> stored.Posting | None:
+    def _put(self, job: stored.NewJob) -> stored.Posting | None:
+        uuid, rank, document = job.uuid, job.priority.rank, job.document
         data = document.encode()
         if len(data) > _LARGEST:
             raise exceptions.JobFailure(
@@ -204,12 +206,12 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         found = sorted(filter(None, map(_Node.of, names)))
         if only_unclaimed:
             found = [node for node in found if node.name not in claimed]
-        begun, limit = 0, _FIRST_PAGE
-        while begun < len(found):
-            part = found[begun : begun + limit]
-            for row in filter(None, self._read_all(part)):
+        sizes = stored.page_sizes(_LARGEST_PAGE)
+        while found:
+            size = next(sizes)
+            for row in filter(None, self._read_all(found[:size])):
                 yield row[0].uuid, row
-            begun, limit = begun + limit, min(4 * limit, _LARGEST_PAGE)
+            found = found[size:]
 
     def _listed(self, ensure_fresh: bool) -> list[str]:
         """The names of all jobs and claims; of very many, those of a moment ago."""
@@ -346,8 +348,7 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         above = f"{self.entity_path}/{entity.kind}"
         path = f"{above}/{urllib.parse.quote(entity.name, safe='@:')}"
         data = json.dumps(entity.to_dict()).encode()
-        self._check_connected()
-        with self._failures("Registering"):
+        with self._asking("Registering"):
             self._client.ensure_path(above)
         self._commit("Registering", _create(path, data, ephemeral=True))
 
@@ -374,9 +375,8 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
 
     def _get_all(self, paths: list[str]) -> list[Any]:
         """What is there, with its state; None: nothing."""
-        self._check_connected()
         found: list[Any] = []
-        with self._failures("Reading"):
+        with self._asking("Reading"):
             for asked in [self._client.get_async(path) for path in paths]:
                 try:
                     found.append(asked.get(timeout=_TIMEOUT))
@@ -401,20 +401,8 @@ class ZookeeperJobBoard(stored.StoredJobBoard):
         return found
 
     def _ask(self, what: str, ask: Callable[[Any], Any]) -> Any:
-        self._check_connected()
-        with self._failures(what):
+        with self._asking(what):
             return ask(self._client).get(timeout=_TIMEOUT)
-
-    @contextlib.contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        """Raise what is wrong with the server as what is wrong with the board."""
-        try:
-            yield
-        except (errors.KazooException, self._client.handler.timeout_exception) as error:
-            why = str(error) or type(error).__name__
-            raise exceptions.JobFailure(
-                f"{what} failed: job board {self.name!r} in {self.place}: {why}"
-            ) from error
 
 
 def _create(
@@ -433,22 +421,6 @@ def _check(path: str, version: int) -> _Step:
 
 def _delete(path: str, version: int = -1) -> _Step:
     return lambda made: made.delete(path, version)
-
-
-def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of kazoo's client."""
-    hosts = told.get("hosts", "localhost:2181")
-    if isinstance(hosts, Mapping):
-        hosts = [f"{host}:{port}" for host, port in hosts.items()]
-    if not isinstance(hosts, str):
-        hosts = ",".join(map(str, hosts))
-    found: dict[str, Any] = {"hosts": _options.text("hosts", hosts.strip())}
-    found.update({name: _options.text(name, told[name]) for name in _TEXTS if name in told})
-    found.update({name: _options.flag(name, told.get(name, _FLAGS[name])) for name in _FLAGS})
-    found.update({name: told[name] for name in _OBJECTS if name in told})
-    if "timeout" in told:
-        found["timeout"] = stored.check_expiry(told["timeout"], "timeout")
-    return found
 
 
 def _address(hosts: str) -> str:

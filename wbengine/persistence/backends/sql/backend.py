@@ -104,15 +104,27 @@ class SQLBackend(base.Backend):
             layout.check(revision)
         return True
 
-    def keep_new_books(self, books: Iterable[models.LogBook]) -> None:
-        """Keep books that nobody else can have, with their flows, in one transaction."""
+    def keep_new_books(
+        self,
+        books: Iterable[models.LogBook],
+        first: Callable[[sa.Connection], bool] | None = None,
+    ) -> bool:
+        """Keep books that nobody else can have, with their flows, in one transaction.
+
+        :param first: what that begins with; where it returns False, so does this, and none is kept.
+        """
         new = [writing.NewBook(book) for book in books]
-        if new:
-            self.prepare()
-            what = f"Keeping {len(new)} log books"
-            _sql.transact(
-                self.engine, what, lambda it: writing.put_new_books(it, self.statements, new)
-            )
+        if not new:
+            return False
+
+        def work(connection: sa.Connection) -> bool:
+            if first is not None and not first(connection):
+                return False
+            writing.put_new_books(connection, self.statements, new)
+            return True
+
+        self.prepare()
+        return _sql.transact(self.engine, f"Keeping {len(new)} log books", work)
 
     def prepare(self) -> None:
         """Make the tables where there are none.
@@ -200,18 +212,8 @@ class SQLConnection(base.Connection):
         )
 
     def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
-        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, str]()
-        if not (asked and self._backend.is_there()):
-            return found
-
-        def work(connection: sa.Connection) -> None:
-            for start in range(0, len(asked), _MOST_UUIDS):
-                some = {"uuids": asked[start : start + _MOST_UUIDS]}
-                for uuid, *told in connection.execute(self._sql.marks, some):
-                    found[uuid] = " ".join(map(str, told))
-
-        self._transact("Looking what has changed", work, write=False)
-        return found
+        read = self._read_many("Looking what has changed", self._sql.marks, flow_uuids)
+        return {uuid: " ".join(map(str, told)) for uuid, *told in read}
 
     def find_flows(self, query: queries.Query) -> base.Page:
         if not self._backend.is_there():
@@ -421,22 +423,14 @@ class SQLConnection(base.Connection):
         return heard
 
     def commands(self, flow_uuids: Collection[str]) -> Mapping[str, base.FlowCommand]:
-        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, base.FlowCommand]()
-        if not (asked and self._backend.is_there()):
-            return found
-
-        def work(connection: sa.Connection) -> None:
-            for start in range(0, len(asked), _MOST_UUIDS):
-                some = {"uuids": asked[start : start + _MOST_UUIDS]}
-                for uuid, text, epoch in connection.execute(self._sql.commands, some):
-                    # One that is damaged keeps nobody from the commands for other flows.
-                    with contextlib.suppress(
-                        ValueError, TypeError, RecursionError, exceptions.InvalidFormat
-                    ):
-                        told = {**json.loads(text), "epoch": epoch}
-                        found[uuid] = base.FlowCommand.from_dict(told)
-
-        self._transact("Looking for commands", work, write=False)
+        found = {}
+        read = self._read_many("Looking for commands", self._sql.commands, flow_uuids)
+        for uuid, text, epoch in read:
+            # One that is damaged keeps nobody from the commands for other flows.
+            with contextlib.suppress(
+                ValueError, TypeError, RecursionError, exceptions.InvalidFormat
+            ):
+                found[uuid] = base.FlowCommand.from_dict({**json.loads(text), "epoch": epoch})
         return found
 
     def clear_command(self, lease: leases.Lease, command: base.FlowCommand) -> None:
@@ -456,6 +450,12 @@ class SQLConnection(base.Connection):
             lambda connection: connection.execute(self._sql.drop_job, told),
         )
 
+    def hasten_job(self, flow_uuid: str) -> None:
+        self._transact(
+            f"Hastening the job of flow {flow_uuid}",
+            lambda connection: writing.hasten_job(connection, self._sql, flow_uuid),
+        )
+
     # -- signals --------------------------------------------------------------------------------
 
     def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
@@ -467,9 +467,8 @@ class SQLConnection(base.Connection):
             reading.lease(connection, self._sql, flow_uuid)  # it is there
             connection.execute(self._sql.add_signal, told)
             row = connection.execute(self._sql.signal, told).one()
-            found = connection.execute(self._sql.hasten_job, told).rowcount
-            if found and self._sql.tell_job is not None:
-                connection.execute(self._sql.tell_job, told)
+            # One that was never claimed waits for its `eta`, not for signals.
+            writing.hasten_job(connection, self._sql, flow_uuid, claims=1)
             crashpoint("sql.before-signal-commit")
             return (row.value, row.at) == (signal.text, signal.at)
 
@@ -478,18 +477,10 @@ class SQLConnection(base.Connection):
         return is_first
 
     def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
-        asked, found = list(dict.fromkeys(flow_uuids)), dict[str, list[Signal]]()
-        if not (asked and self._backend.is_there()):
-            return found
-
-        def work(connection: sa.Connection) -> None:
-            found.clear()
-            for start in range(0, len(asked), _MOST_UUIDS):
-                some = {"uuids": asked[start : start + _MOST_UUIDS]}
-                for uuid, name, text, at in connection.execute(self._sql.signals, some):
-                    found.setdefault(uuid, []).append(Signal(name, text, at))
-
-        self._transact("Looking for signals", work, write=False)
+        found = dict[str, list[Signal]]()
+        read = self._read_many("Looking for signals", self._sql.signals, flow_uuids)
+        for uuid, name, text, at in read:
+            found.setdefault(uuid, []).append(Signal(name, text, at))
         return found
 
     # -------------------------------------------------------------------------------------------
@@ -498,6 +489,25 @@ class SQLConnection(base.Connection):
         if not self._backend.is_there():
             raise reading.missing(what, uuid)
         return self._transact(f"Reading {what} {uuid}", work, write=False)
+
+    def _read_many(
+        self, what: str, statement: sa.TextClause, flow_uuids: Collection[str]
+    ) -> list[sa.Row[Any]]:
+        """What a statement tells of flows, some of them at a time."""
+        asked = list(dict.fromkeys(flow_uuids))
+        if not (asked and self._backend.is_there()):
+            return []
+
+        def work(connection: sa.Connection) -> list[sa.Row[Any]]:
+            return [
+                row
+                for start in range(0, len(asked), _MOST_UUIDS)
+                for row in connection.execute(
+                    statement, {"uuids": asked[start : start + _MOST_UUIDS]}
+                )
+            ]
+
+        return self._transact(what, work, write=False)
 
     def _transact(
         self,

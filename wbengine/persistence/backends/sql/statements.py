@@ -146,11 +146,12 @@ class Statements:
         self.signal = sa.text(
             f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
         )
-        #: The job of a flow that waits for signals; one that was never claimed waits for its `eta`.
         self.hasten_job = sa.text(
-            f"UPDATE {_JOBS} SET not_before = 0 WHERE uuid = :flow_uuid AND claims > 0"
+            f"UPDATE {_JOBS} SET not_before = 0"
+            " WHERE uuid = :flow_uuid AND trashed = 0 AND not_before > 0 AND claims >= :claims"
         )
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
+        #: Wakes conductors when the transaction ends; None: they look for themselves.
         self.tell_job = (
             sa.text(f"SELECT pg_notify('{_JOBS}', board) FROM {_JOBS} WHERE uuid = :flow_uuid")
             if dialect == dialects.POSTGRESQL

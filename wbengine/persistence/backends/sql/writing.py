@@ -21,8 +21,8 @@ from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = [
-    "NewBook", "Turn", "as_statement", "lease_conditions", "lock", "put_atom", "turn_of",
-    "write_on_driver",
+    "NewBook", "Turn", "as_statement", "hasten_job", "lease_conditions", "lock", "put_atom",
+    "tell_job", "turn_of", "write_on_driver",
 ]  # fmt: skip
 
 #: More than one process writes; and so many flows are not run that the column would be too narrow.
@@ -222,6 +222,21 @@ def put_atom(connection: sa.Connection, statements: Statements, detail: models.A
         raise reading.missing("atom detail", detail.uuid)
     lock(connection, statements, home, None, None)
     turn_of(home, [detail], base.items_of([detail])).write(connection, statements)
+
+
+def hasten_job(
+    connection: sa.Connection, statements: Statements, flow_uuid: str, claims: int = 0
+) -> None:
+    """Let the job of a flow wait for its time no longer, if it was claimed so many times."""
+    told = {"flow_uuid": flow_uuid, "claims": claims}
+    if connection.execute(statements.hasten_job, told).rowcount:
+        tell_job(connection, statements, flow_uuid)
+
+
+def tell_job(connection: sa.Connection, statements: Statements, flow_uuid: str) -> None:
+    """Wake conductors where the database can, for this job may be claimed."""
+    if statements.tell_job is not None:
+        connection.execute(statements.tell_job, {"flow_uuid": flow_uuid})
 
 
 class NewBook:
