@@ -48,9 +48,6 @@ class MemoryBackend(base.Backend):
         #: Every atom that is kept, with its flow, by uuid.
         self.atoms: dict[str, tuple[KeptFlow, models.AtomDetail]] = {}
         self.numbers = itertools.count(1)
-        #: How many writes there were, and how many items they held.
-        self.writes = 0
-        self.items_written = 0
 
     def get_connection(self) -> MemoryConnection:
         return MemoryConnection(self)
@@ -158,14 +155,12 @@ class MemoryConnection(base.Connection):
 
     def clear_all(self) -> None:
         with self._backend.lock:
-            self._backend.writes += 1
             for kept in (self._backend.books, self._backend.flows, self._backend.atoms):
                 kept.clear()
 
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         store = self._backend
         with store.lock:
-            store.writes += 1
             ours = store.books.get(book.uuid)
             if ours is None:
                 ours = store.books[book.uuid] = book.copy(retain_contents=False)
@@ -201,7 +196,6 @@ class MemoryConnection(base.Connection):
             kept = self._of(flow.uuid, lease)
             if lease is None:
                 self._refuse_if_busy(kept)
-            self._backend.writes += 1
             kept.begin_turn()
             if flow_row:
                 kept.detail.update(flow.copy(retain_contents=False))
@@ -214,7 +208,6 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             kept, ours = self._atom(atom_detail.uuid)
             self._refuse_if_busy(kept)
-            self._backend.writes += 1
             kept.begin_turn()
             kept.touch((ours.uuid,))
             ours.update_row(self._copied(atom_detail))
@@ -231,13 +224,11 @@ class MemoryConnection(base.Connection):
         with self._backend.lock:
             for flow in self._book(book_uuid):
                 self._forget(flow.uuid)
-            self._backend.writes += 1
             del self._backend.books[book_uuid]
 
     def destroy_flow(self, flow_uuid: str) -> None:
         with self._backend.lock:
             self._of(flow_uuid).book.discard(flow_uuid)
-            self._backend.writes += 1
             self._forget(flow_uuid)
 
     def _forget(self, flow_uuid: str) -> None:
@@ -262,7 +253,6 @@ class MemoryConnection(base.Connection):
         put = []
         for item in items:
             atom.items.put(item.copy(self._backend.deep_copy))
-            self._backend.items_written += 1
             put.append((uuid, item.index))
         if put:
             kept.touch((uuid,), put)
