@@ -19,7 +19,6 @@ __all__ = ["DirectoryBackend", "DirectoryConnection"]
 
 _FILE: Final = "flows.db"
 _FOLDER_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
 
 
 class DirectoryBackend(SQLBackend):
@@ -50,7 +49,6 @@ class DirectoryBackend(SQLBackend):
         """Make the folder and the tables in it, or bring these to the current layout."""
         self._check()
         _make_folders(self.path)
-        _make_file(os.path.join(self.path, _FILE))
         super().upgrade()
 
     def revision(self) -> str | None:
@@ -89,17 +87,6 @@ def _make_folders(path: str) -> None:
     try:
         os.makedirs(path, _FOLDER_MODE, exist_ok=True)
         _sync_folder(parent)
-    except OSError as error:
-        raise _unusable(path, error) from error
-
-
-def _make_file(path: str) -> None:
-    """Make an empty database for its owner only, whatever the folder is for."""
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE))
-        _sync_folder(os.path.dirname(path))
-    except FileExistsError:
-        return
     except OSError as error:
         raise _unusable(path, error) from error
 
