@@ -180,10 +180,12 @@ def test_what_is_kept_is_a_copy(conf: stores.Conf, connection: Connection) -> No
             flow.state, flow.meta["f"] = "SPOILED", 0
             for atom in flow:
                 atom.state, atom.meta["m"] = "SPOILED", 0
-                if conf.get("deep_copy", True):
-                    atom.results["a"].append(2)
                 if atom.items is not None:
                     atom.items[0].order = 7
+                if conf.get("deep_copy", True):
+                    atom.results["a"].append(2)
+                    for item in atom.items or ():
+                        item.value.append(2)
             flow.add(models.TaskDetail("spoiled"))
 
     for found in (book, returned, connection.get_logbook(book.uuid), *connection.get_logbooks()):

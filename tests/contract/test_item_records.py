@@ -91,13 +91,6 @@ def test_what_was_written_is_read_back(backend: base.Backend, owner: str | None)
         assert (read.attempt, read.resumed) == (1, 0)
 
 
-def test_what_is_read_is_a_copy(backend: base.Backend) -> None:
-    """Changing it changes nothing that is kept."""
-    kept = Kept(backend, 2)
-    finish(kept.read()[0], 1, "changed")
-    assert [item.state for item in kept.read()] == [states.PENDING] * 2
-
-
 def test_what_is_written_is_a_copy(backend: base.Backend) -> None:
     """Only what is written again changes."""
     kept = Kept(backend, 2)
@@ -155,17 +148,3 @@ def test_other_ways_to_write_take_the_items_along(backend: base.Backend) -> None
     assert [item.to_dict() for item in kept.read()] == kept.picture()
     connection.destroy_logbook(book.uuid)
     assert list(connection.get_logbooks()) == []
-
-
-def test_a_lazy_flow_has_no_items(backend: base.Backend) -> None:
-    """They belong to its atoms."""
-    kept = Kept(backend, 3)
-    assert len(backend.get_connection().get_flow_details(kept.flow.uuid, lazy=True)) == 0
-
-
-def test_changing_a_value_that_was_read_changes_nothing_that_is_kept(backend: base.Backend) -> None:
-    kept = Kept(backend, 1)
-    assert kept.map.items is not None
-    kept.write(items=[finish(kept.map.items[0], 1, [1])])
-    kept.read()[0].results.append(2)
-    assert kept.read()[0].results == [1]

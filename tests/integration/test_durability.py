@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.owned_flows import Step, again, kept, made
-from tests.support import map_tasks
+from tests.support import disks, map_tasks
 from tests.support.workers import worker_in_thread
 from wbengine import engines, exceptions, retry, states, task
 from wbengine.patterns import linear_flow, unordered_flow
@@ -409,17 +408,8 @@ def test_the_tasks_of_threads_end_and_are_saved_if_that_works_again() -> None:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("may not mount a file system here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small_disk(tmp_path / "small", "2m") as path:
+        yield path
 
 
 @pytest.mark.parametrize("kind", ["dir", "sqlite"])

@@ -41,12 +41,6 @@ def test_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert os.path.exists(f"{path}/flows.db")
 
 
-def test_reading_makes_nothing(tmp_path: Path) -> None:
-    with contextlib.closing(backends.fetch("dir", path=tmp_path / "none")) as backend:
-        assert list(backend.get_connection().get_logbooks()) == []
-    assert not (tmp_path / "none").exists()
-
-
 def test_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):

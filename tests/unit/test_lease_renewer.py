@@ -50,18 +50,6 @@ class Store(memory.MemoryBackend):
         return lease_renewer.HeldLease(self, lease, seconds, clock(), **options)
 
 
-def test_a_lease_is_renewed_until_it_is_dropped() -> None:
-    """By a thread that ends when there has been nothing to keep for a while."""
-    kept, store = lease_renewer.LeaseRenewer(), Store()
-    held = store.held()
-    kept.add(held)
-    for _ in range(3):
-        assert store.renewals.acquire(timeout=60)
-    held.check()
-    kept.remove(held)
-    until(lambda: not renewing(), within=lease_renewer.LINGER)
-
-
 def renewing() -> list[threading.Thread]:
     """The threads that renew leases in this process."""
     return [thread for thread in threading.enumerate() if thread.name == "wbengine-leases"]
@@ -76,9 +64,11 @@ def test_the_thread_ends_and_starts_again() -> None:
         for held in held_leases:
             kept.add(held)
         for store in stores:
-            assert store.renewals.acquire(timeout=60)
+            for _ in range(3):
+                assert store.renewals.acquire(timeout=60)
         assert len(renewing()) == len(stores)
         for held in held_leases:
+            held.check()
             kept.remove(held)
         until(lambda: not renewing(), within=lease_renewer.LINGER)
 
@@ -189,17 +179,3 @@ def test_a_command_is_done_once_and_cleared() -> None:
         assert done == [command] and not connection.commands([uuid])
         hear(held, command._replace(at=2.0))
         assert len(done) == 2
-
-
-def test_the_renewer_looks_what_is_wanted() -> None:
-    """Of those that can do it; in a store that fails, another time."""
-    kept, store = lease_renewer.LeaseRenewer(), Store()
-    held = store.held(60)
-    heard, stirred = threading.Event(), threading.Event()
-    held.on_command = lambda command: heard.set()
-    held.on_tick = stirred.set
-    kept.add(held)
-    with store.get_connection() as connection:
-        connection.send_command(store.flow.uuid, base.FlowCommand("cancel"))
-        assert heard.wait(60) and stirred.wait(60)
-    kept.remove(held)

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from wbengine import _sql, engines, exceptions, states, task
-from wbengine.patterns import linear_flow
+from wbengine import _sql, exceptions, states
 from wbengine.persistence import backends, base, models
 from wbengine.persistence.backends import sql
 from wbengine.types import failure as ft
@@ -213,28 +212,10 @@ def test_a_uuid_that_cannot_be_a_key(backend: sql.SQLBackend, uuid: str) -> None
 # Layouts. -----------------------------------------------------------------------------------------
 
 
-class Add(task.Task):
-    default_provides = "sum"
-
-    def execute(self, a: int) -> int:
-        return a + 1
-
-
-def test_an_engine_needs_a_url_only(path: Path) -> None:
-    """The tables are made when the first flow is kept."""
-    flow = linear_flow.Flow("f").add(Add())
-    assert engines.run(flow, store={"a": 1}, backend=f"sqlite:///{path}")["sum"] == 2
-    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
-        connection = backend.get_connection()
-        connection.validate()
-        (book,) = connection.get_logbooks()
-        (detail,) = book
-        assert detail.state == states.SUCCESS
-
-
-def test_reading_makes_nothing(path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["sqlite:///", "dir://"])
+def test_reading_makes_nothing(scheme: str, path: Path) -> None:
     """Where there is no database nothing is found, and none is made."""
-    with contextlib.closing(backends.fetch(f"sqlite:///{path}")) as backend:
+    with contextlib.closing(backends.fetch(f"{scheme}{path}")) as backend:
         connection = backend.get_connection()
         assert list(connection.get_logbooks()) == []
         for read in (connection.get_logbook, connection.get_flow_details, connection.get_lease):
