@@ -234,16 +234,16 @@ def test_a_batch_is_written_once_and_only_what_changed() -> None:
     """`flush` writes each marked record once; without changes it writes nothing."""
     backend = FaultyBackend()
     store = made(*[One(f"t{n}") for n in range(10)], backend=backend)
-    before = backend.writes
+    before = backend.writes.count("save_changes")
     with store.batch():
         for _ in range(3):
             store.set_atom_state("t1", states.RUNNING)
             store.save("t2", 1)
-        assert backend.writes == before
+        assert backend.writes.count("save_changes") == before
         assert store.writer.flush()
         assert not store.writer.flush()
         store.set_flow_state(states.RUNNING)
-    assert backend.writes == [*before, "save_changes", "save_changes"]
+    assert backend.writes.count("save_changes") == before + 2
 
 
 class Flaky(memory.MemoryBackend):

@@ -372,13 +372,13 @@ class SQLJobBoard(stored.KeptJobBoard):
             durable=False,  # an owner does not outlive its host
         )
 
-    def _looked(self, connection: sa.Connection, job: base.Job) -> Mapping[str, Any]:
+    def _looked(self, connection: sa.Connection, job: base.Job) -> dict[str, Any]:
         """:raises NotFound: it is not on the board any more."""
         told = {"board": self.namespace, "uuid": job.uuid}
         row = connection.execute(self._statements.look, told).mappings().first()
         if row is None:
             raise stored.gone(job)
-        return row
+        return dict(row)
 
     def _claim_of(self, job: base.Job) -> dict[str, Any]:
         number = stored.claim_of(job) or 0

@@ -492,13 +492,13 @@ class SQLConnection(base.Connection):
 
     def _read_many(
         self, what: str, statement: sa.TextClause, flow_uuids: Collection[str]
-    ) -> list[sa.Row[Any]]:
+    ) -> list[Any]:
         """What a statement tells of flows, some of them at a time."""
         asked = list(dict.fromkeys(flow_uuids))
         if not (asked and self._backend.is_there()):
             return []
 
-        def work(connection: sa.Connection) -> list[sa.Row[Any]]:
+        def work(connection: sa.Connection) -> list[Any]:
             return [
                 row
                 for start in range(0, len(asked), _MOST_UUIDS)
