@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -166,7 +165,7 @@ def selected(view: flows.FlowView, wanted: Selection, start: int = 0) -> Table:
     if start and start >= len(found):
         raise exceptions.NotFound(f"there are {len(found)} such tasks")
     shown = found[start : start + ROWS]
-    rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, Counter(), a)) for a in shown]
+    rows = [Row(0, NodeView(a.node, a.name, a.kind, a.state, {}, {}, a)) for a in shown]
     return Table(rows, [view.tree], start, start + len(shown), len(found))
 
 

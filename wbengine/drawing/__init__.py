@@ -19,6 +19,7 @@ from wbengine.drawing.scene import MAX_ATOMS
 from wbengine.drawing.styles import STYLESHEET
 from wbengine.types import outline as outlines
 from wbengine.views.flow import FlowView
+from wbengine.views.structure import NodeView
 
 __all__ = [
     "DIRECTIONS",
@@ -50,7 +51,6 @@ def draw(
     max_atoms: int = MAX_ATOMS,
     standalone: bool = True,
     link: Link | None = None,
-    most: int | None = None,
 ) -> str:
     """A picture of a flow, as text.
 
@@ -61,13 +61,11 @@ def draw(
     :param max_atoms: of more atoms, parts are collapsed, with counts in place of what is in them.
     :param standalone: an SVG has its own style sheet; else `STYLESHEET` is to be served beside it.
     :param link: of an SVG: where an atom leads to.
-    :param most: the older name of `max_atoms`.
     :raises ValueError: there is no such format, direction or root.
     :raises DrawingFailed: of an SVG: Graphviz is not installed, crashed, or took too long.
     """
     _check("format", format, FORMATS)
     _check("direction", direction, DIRECTIONS)
-    max_atoms = max_atoms if most is None else most
     _check_root(outline, root)
     if format == "png":
         raise ValueError("A PNG is no text: see wbengine.drawing.png")
@@ -75,7 +73,7 @@ def draw(
         return tree.text(outline, view, root=root, max_atoms=max_atoms)
     scene = scenes.make(outline, view, root=root, max_atoms=max_atoms)
     if format == "json":
-        return escaped_json(json.dumps(_told(scene, view), ensure_ascii=False, indent=2)) + "\n"
+        return escaped_json(json.dumps(_as_json(scene, view), ensure_ascii=False, indent=2)) + "\n"
     scene.thin()
     direction = scene.direction() if direction == "auto" else direction
     states = view is not None
@@ -93,14 +91,12 @@ def png(
     direction: str = "auto",
     root: int = 0,
     max_atoms: int = MAX_ATOMS,
-    most: int | None = None,
 ) -> bytes:
     """A picture of a flow as a PNG file; the arguments are those of `draw`.
 
     :raises ValueError: there is no such direction or root.
     :raises DrawingFailed: Graphviz is not installed, crashed, or took too long.
     """
-    max_atoms = max_atoms if most is None else most
     return graphviz.run(
         draw(outline, view, format="dot", direction=direction, root=root, max_atoms=max_atoms),
         "png",
@@ -159,26 +155,25 @@ def html(
         return f'<p class="dim">{labels.escaped(str(error))}.</p>\n<pre class="tree">{shown}</pre>'
 
 
-def _told(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:
-    def told(item: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": item.node, "name": item.name}
-        found["kind"] = item.kind if isinstance(item, scenes.Box) else outlines.FLOW
-        found["parent"] = item.parent if item.parent >= 0 else None
-        if isinstance(item, scenes.Box):
-            found.update(task=item.task, collapsed=item.collapsed, size=item.size)
+def _as_json(scene: scenes.Scene, view: FlowView | None) -> dict[str, Any]:
+    parents = scene.parents()
+
+    def node(item: NodeView) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": item.node, "name": item.name, "kind": item.kind}
+        found["parent"] = parents.get(item.node)
+        if item.node not in scene.members:
+            found.update(task=item.task, collapsed=not item.is_atom, size=item.size)
         found["notes"] = item.notes
         if view is not None:
-            found.update(state=item.state, counts=dict(item.counts))
-            atom = getattr(item, "atom", None)
-            found["uuid"] = None if atom is None else atom.uuid
+            uuid = None if item.atom is None else item.atom.uuid
+            found.update(state=item.state, counts=dict(item.atom_counts), uuid=uuid)
         return found
 
-    items = sorted([*scene.boxes, *scene.frames])
     return {
         "schema": SCHEMA,
         "name": scene.name,
         "collapsed": scene.collapsed,
-        "nodes": [told(scene.item(node)) for node in items],
+        "nodes": [node(item) for item in scene.items.values()],
         "edges": [list(arrow) for arrow in scene.arrows],
     }
 

@@ -69,8 +69,8 @@ def _more(body: list[str], more: int, what: str, y: float) -> float:
     """Say how much is not shown; returns where to go on."""
     if more <= 0:
         return y
-    told = f"… {formatting.count(more, what)} more"
-    body.append(f'<text class="dim" x="{_LEFT}" y="{y + 10:.1f}">{told}</text>')
+    line = f"… {formatting.count(more, what)} more"
+    body.append(f'<text class="dim" x="{_LEFT}" y="{y + 10:.1f}">{line}</text>')
     return y + 18
 
 
@@ -135,11 +135,11 @@ def _bar(
     first, last = bars[0], bars[-1]
     x = _LEFT + (first.started - begin) * scale
     width = max(1.0, (last.ended - first.started) * scale)
-    told = "\n".join(_tell(first, begin)) if len(bars) == 1 else _many(bars)
+    title = "\n".join(_tell(first, begin)) if len(bars) == 1 else _many(bars)
     state = first.state if first.state in styles.STATES else "PENDING"
     shown = (
         f'<g class="attempt {first.action if first.action == "revert" else "execute"}'
-        f' state-{state}"><title>{escaped(told)}</title>'
+        f' state-{state}"><title>{escaped(title)}</title>'
         f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_BAR}" rx="3"/>'
     )
     room = int((width - 8) / _LETTER)
@@ -173,5 +173,5 @@ def _ticks(seconds: float, scale: float, bottom: float) -> Iterator[str]:
     for number in range(math.floor(seconds / step) + 1):
         x = _LEFT + number * step * scale
         yield f'<path class="grid" d="M{x:.1f} 0V{bottom:.1f}"/>'
-        told = "0" if not number else formatting.seconds(number * step)
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 16:.1f}">{told}</text>'
+        label = "0" if not number else formatting.seconds(number * step)
+        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 16:.1f}">{label}</text>'

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shutil
 import subprocess
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
 from wbengine import exceptions
 from wbengine.drawing import labels, styles
-from wbengine.drawing.scene import Box, Frame, Scene
+from wbengine.drawing.scene import Scene
 from wbengine.types import outline as outlines
 from wbengine.views.atoms import AtomView
+from wbengine.views.structure import NodeView
 
 __all__ = ["INSTALL", "DrawingFailed", "Link", "Toggle", "available", "dot", "run", "svg"]
 
@@ -35,8 +36,8 @@ Link = Callable[[AtomView], str]
 Toggle = Callable[[int, bool], str]
 
 _SVG: Final = "http://www.w3.org/2000/svg"
-#: A PNG begins with these.
-_PNG: Final = b"\x89PNG\r\n\x1a\n"
+#: A picture has these.
+_MARKS: Final = {"svg": b"<svg", "png": b"\x89PNG\r\n\x1a\n"}
 _SHAPES: Final = {outlines.RETRY: "ellipse", outlines.MAP: "box3d", outlines.FLOW: "folder"}
 _NUMBER: Final = re.compile(r"-?[\d.]+")
 #: Letters of a name that fit into a box of the SVG, and into the corner of a frame.
@@ -45,8 +46,6 @@ _FRAME_NAME: Final = 28
 
 #: So many at a time: each takes a processor.
 _places: Final = threading.BoundedSemaphore(2)
-_lock: Final = threading.Lock()
-_layouts: Final[OrderedDict[str, bytes]] = OrderedDict()
 
 
 class DrawingFailed(exceptions.WbengineException):
@@ -89,18 +88,9 @@ def run(text: str, format: str, *options: str) -> bytes:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason"]
         raise DrawingFailed(f"Graphviz failed: {said[0][:300]}")
-    if not _is_picture(done.stdout, format):
+    if _MARKS[format] not in done.stdout:
         raise DrawingFailed(f"Graphviz ended well, and what it made is no {format.upper()}")
     return done.stdout
-
-
-def _is_picture(data: bytes, format: str) -> bool:
-    if format == "png":
-        return data.startswith(_PNG)
-    try:
-        return ET.fromstring(data).tag == f"{{{_SVG}}}svg"
-    except (ET.ParseError, LookupError, ValueError):  # the last two: a strange encoding
-        return False
 
 
 # -- the language of Graphviz ---------------------------------------------------------------------
@@ -109,9 +99,9 @@ def _is_picture(data: bytes, format: str) -> bool:
 def dot(scene: Scene, direction: str, *, states: bool) -> str:
     """The scene as a digraph with all names; with `states`, coloured by them."""
 
-    def box(box: Box) -> str:
+    def box(box: NodeView) -> str:
         label = labels.shortened(box.name, 60)
-        line = labels.line(box) if states or box.collapsed else ""
+        line = labels.line(box) if states or not box.is_atom else ""
         said = [f"shape={_SHAPES[box.kind]}"] if box.kind in _SHAPES else []
         if states:
             style = styles.style_of(box.state)
@@ -121,14 +111,14 @@ def dot(scene: Scene, direction: str, *, states: bool) -> str:
             said += [f'fillcolor="{style.fill}"', f'color="{border}"']
         return ", ".join([f"label={_quoted(label + (line and chr(10) + line))}", *said])
 
-    def frame(frame: Frame) -> str:
+    def frame(frame: NodeView) -> str:
         return _quoted((f"{styles.icon(frame.state)} " if states else "") + frame.name)
 
     return _digraph(scene, direction, box, frame)
 
 
 def _digraph(
-    scene: Scene, direction: str, box: Callable[[Box], str], frame: Callable[[Frame], str]
+    scene: Scene, direction: str, box: Callable[[NodeView], str], frame: Callable[[NodeView], str]
 ) -> str:
     lines = [
         "digraph {",
@@ -143,20 +133,20 @@ def _digraph(
         margin = "  " * (min(depth, 40) + 1)
         if item is None:
             lines.append(f"{margin}}}")
-        elif isinstance(item, Box):
+        elif item.node not in scene.members:
             lines.append(f"{margin}n{item.node} [{box(item)}];")
         else:
             lines.append(f"{margin}subgraph cluster_{item.node} {{ label={frame(item)};")
     folds = list(_folds(scene))
     first, last = _ends(scene, folds)
-    retries = {each.retry for each in scene.frames.values()}
+    retries = set(scene.retries.values())
     for source, target in scene.arrows:
-        said = [f"ltail=cluster_{source}"] if source in scene.frames else []
-        said += [f"lhead=cluster_{target}"] if target in scene.frames else []
-        said += ["minlen=2"] if target in scene.frames else []  # its border takes of the way
+        said = [f"ltail=cluster_{source}"] if source in scene.members else []
+        said += [f"lhead=cluster_{target}"] if target in scene.members else []
+        said += ["minlen=2"] if target in scene.members else []  # its border takes of the way
         said += ['class="retries"'] if source in retries else []
-        told = f" [{', '.join(said)}]" if said else ""
-        lines.append(f"  n{last.get(source, source)} -> n{first.get(target, target)}{told};")
+        attributes = f" [{', '.join(said)}]" if said else ""
+        lines.append(f"  n{last.get(source, source)} -> n{first.get(target, target)}{attributes};")
     lines += [f"  n{a} -> n{b} [style=invis];" for a, b in folds]
     return "\n".join([*lines, "}\n"])
 
@@ -169,8 +159,7 @@ def _ends(
     last: dict[int, int] = {}
     ahead, behind = {a for a, _ in folds}, {b for _, b in folds}
     levels = scene.levels()
-    for node in sorted(scene.frames, reverse=True):
-        members = scene.frames[node].members
+    for node, members in reversed(scene.members.items()):
         deepest = max(levels[member] for member in members)
         starts = [each for each in members if not levels[each] and each not in behind]
         ends = [each for each in members if levels[each] == deepest and each not in ahead]
@@ -182,8 +171,8 @@ def _ends(
 def _folds(scene: Scene) -> Iterator[tuple[int, int]]:
     """Pairs of boxes that are put one after the other, so that a long row becomes a square."""
     busy = {node for arrow in scene.arrows for node in arrow}
-    for frame in scene.frames.values():
-        loose = [each for each in frame.members if each in scene.boxes and each not in busy]
+    for members in scene.members.values():
+        loose = [each for each in members if each not in scene.members and each not in busy]
         if len(loose) > 8:
             length = max(4, round(math.sqrt(len(loose)) * 0.6))
             yield from zip(loose, loose[length:], strict=False)
@@ -217,12 +206,14 @@ def svg(
     :raises DrawingFailed: see `run`.
     """
 
-    def box(box: Box) -> str:
+    def box(box: NodeView) -> str:
         shape = f"shape={_SHAPES[box.kind]}, " if box.kind in _SHAPES else ""
-        label = r"x\nx" if states or box.collapsed else "x"
+        label = r"x\nx" if states or not box.is_atom else "x"
         return f'{shape}label="{label}", fixedsize=true, width=2.7, height=0.62, fontsize=13'
 
-    root = ET.fromstring(_arranged(_digraph(scene, direction, box, lambda frame: '"x"'), scene))
+    _program()  # without it nothing is drawn, not even what was drawn before
+    many = len(scene.items) - len(scene.members) > _MANY
+    root = ET.fromstring(_arranged(_digraph(scene, direction, box, lambda frame: '"x"'), many))
     width, height = (root.get("viewBox") or "0 0 0 0").split()[2:]
     name = f"Graph of flow {scene.name}"
     root.attrib.update({"class": "wbe-graph", "role": "group", "aria-label": labels.clean(name)})
@@ -234,11 +225,12 @@ def svg(
             continue
         kind, node = (group.get("class") or "").partition(" ")[0], title.text.rpartition("_")[2]
         if kind == "node":
-            shown = scene.boxes[int(node[1:])]
+            shown = scene.items[int(node[1:])]
             _fill_box(group, title, shown, _address(shown, link, toggle))
         elif kind == "cluster":
-            frame = scene.frames[int(node)]
-            closing = None if toggle is None or frame.parent < 0 else toggle(frame.node, False)
+            frame = scene.items[int(node)]
+            is_root = frame.node == scene.root
+            closing = None if toggle is None or is_root else toggle(frame.node, False)
             _fill_frame(group, title, frame, closing)
         else:
             group.remove(title)
@@ -255,46 +247,36 @@ def svg(
     return labels.by_number(ET.tostring(root, encoding="unicode"))
 
 
-def _arranged(text: str, scene: Scene) -> bytes:
+@functools.lru_cache(_KEPT)
+def _arranged(text: str, many: bool) -> bytes:
     """The SVG of a graph without names; it is found once for a structure."""
-    _program()  # without it nothing is drawn, not even what was drawn before
-    with _lock:
-        found = _layouts.get(text)
-        if found is not None:
-            _layouts.move_to_end(text)
-    if found is None:
-        found = run(text, "svg", *(_LESS_CARE if len(scene.boxes) > _MANY else ()))
-        with _lock:
-            _layouts[text] = found
-            while len(_layouts) > _KEPT:
-                _layouts.popitem(last=False)
-    return found
+    return run(text, "svg", *(_LESS_CARE if many else ()))
 
 
-def _address(box: Box, link: Link | None, toggle: Toggle | None) -> str | None:
+def _address(box: NodeView, link: Link | None, toggle: Toggle | None) -> str | None:
     if box.atom is not None and box.atom.uuid and link is not None:
         return link(box.atom)
-    if box.collapsed and box.size and toggle is not None:
+    if not box.is_atom and box.size and toggle is not None:
         return toggle(box.node, True)
     return None
 
 
-def _fill_box(group: ET.Element, title: ET.Element, box: Box, address: str | None) -> None:
+def _fill_box(group: ET.Element, title: ET.Element, box: NodeView, address: str | None) -> None:
     atom, line = box.atom, labels.line(box)
     uuid = None if atom is None else atom.uuid
     title.text = labels.clean("\n".join(labels.tell(box)))
     _shape(group)
     texts = group.findall(f"{{{_SVG}}}text")
-    for text, told in zip(texts, ("name", "state"), strict=False):
+    for text, field in zip(texts, ("name", "state"), strict=False):
         text.attrib.pop("font-family", None)
         text.attrib.pop("font-size", None)
-        text.set("class", told)
+        text.set("class", field)
     icon = ET.SubElement(texts[0], f"{{{_SVG}}}tspan", {"class": "icon", "data-field": "icon"})
     texts[0].text, icon.text = None, styles.icon(box.state)
     icon.tail = " " + labels.clean(labels.shortened(box.name, _NAME))
     if len(texts) > 1:
         texts[1].text = labels.clean(labels.shortened(line, _NAME + 8))
-    kind = box.kind + (" collapsed" if box.collapsed else "")
+    kind = box.kind if box.is_atom else f"{box.kind} collapsed"
     kind += " failed" if atom is not None and atom.failed_before else ""
     label = labels.clean(f"{box.name}, {line or styles.word(box.state)}")
     group.attrib.update({"class": f"atom kind-{kind} {_class_of(box.state)}", "aria-label": label})
@@ -310,13 +292,14 @@ def _fill_box(group: ET.Element, title: ET.Element, box: Box, address: str | Non
     tail = group.tail
     group.clear()
     group.tag, group.tail = f"{{{_SVG}}}a", tail
-    label = f"Open {label}" if box.collapsed else label
+    label = label if box.is_atom else f"Open {label}"
     group.attrib.update({"href": labels.clean(address), "aria-label": label})
     group.append(inner)
 
 
-def _fill_frame(group: ET.Element, title: ET.Element, frame: Frame, closing: str | None) -> None:
-    title.text = labels.clean("\n".join(labels.tell(frame)))
+def _fill_frame(group: ET.Element, title: ET.Element, frame: NodeView, closing: str | None) -> None:
+    said = [f"flow {frame.name}", labels.counted(frame.atom_counts)]
+    title.text = labels.clean("\n".join([*said, *([frame.notes] if frame.notes else [])]))
     shape, text = _shape(group), group.find(f"{{{_SVG}}}text")
     if text is not None:
         text.attrib.pop("font-family", None)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from html import escape
 from typing import Final
 
+from rich.text import Text
+
 from wbengine.drawing import styles
-from wbengine.drawing.scene import Box, Frame
 from wbengine.types import outline as outlines
 from wbengine.views import formatting
 from wbengine.views.atoms import AtomView
+from wbengine.views.structure import NodeView
 
 __all__ = ["by_number", "clean", "counted", "escaped", "line", "shortened", "state_of", "tell"]
-
-_KINDS: Final = {outlines.TASK: "task", outlines.RETRY: "retry", outlines.MAP: "map"}
 
 #: Control characters, what XML does not allow, and what UTF-8 cannot say.
 _FORBIDDEN: Final = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -39,18 +38,10 @@ def escaped(text: str) -> str:
     return by_number(clean(escape(text)))
 
 
-def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(
-        0 if unicodedata.combining(mark) else 2 if unicodedata.east_asian_width(mark) in "WF" else 1
-        for mark in text
-    )
-
-
 def shortened(text: str, most: int) -> str:
     """At most `most` columns, in one line: its beginning and its end tell most."""
     text = " ".join(text.split()) if not text.isprintable() else text
-    if len(text) <= most and (text.isascii() or _width(text) <= most):
+    if len(text) <= most and (text.isascii() or Text(text).cell_len <= most):
         return text
     tail = most // 3
     return f"{_fitting(text, most - tail - 1)}…{_fitting(text[::-1], tail)[::-1]}"
@@ -60,12 +51,9 @@ def _fitting(text: str, columns: int) -> str:
     """As much of its beginning as fits."""
     if text.isascii():
         return text[:columns]
-    taken = 0
-    for place, mark in enumerate(text):
-        taken += _width(mark)
-        if taken > columns:
-            return text[:place]
-    return text
+    found = Text(text)
+    found.truncate(columns, overflow="crop")
+    return found.plain
 
 
 def counted(counts: Mapping[str, int]) -> str:
@@ -75,17 +63,15 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]:,} {styles.word(state)}" for state in known + other)
 
 
-def line(item: Box | Frame) -> str:
-    """What is said of it below its name."""
-    if isinstance(item, Frame):
-        return styles.word(item.state)
-    if item.collapsed:
-        return formatting.count(item.size, "atom")
-    atom = item.atom
+def line(box: NodeView) -> str:
+    """What is said of a box below its name."""
+    if not box.is_atom:
+        return formatting.count(box.size, "atom")
+    atom = box.atom
     if atom is None:
         return ""
     said = state_of(atom)
-    if atom.runtime is not None and atom.state != "PENDING" and item.kind != outlines.RETRY:
+    if atom.runtime is not None and atom.state != "PENDING" and box.kind != outlines.RETRY:
         said += f" · {formatting.seconds(atom.runtime)}"
     elif atom.state == "RUNNING" and atom.progress:
         said += f" · {atom.progress:.0%}"
@@ -108,23 +94,16 @@ def _nth(number: int) -> str:
     return f"{number}{'th' if tens == 1 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def tell(item: Box | Frame) -> list[str]:
-    """All that is said of it when it is pointed at, line by line."""
-    if isinstance(item, Frame):
-        found = [f"flow {item.name}", counted(item.counts)]
-        return [*found, item.notes] if item.notes else found
-    if item.collapsed:
-        what = "flow " if item.kind == outlines.FLOW else ""
-        size = formatting.count(item.size, "atom")
-        found = [f"{what}{item.name}", f"{size}: {counted(item.counts)}"]
-        return [*found, item.notes] if item.notes else found
-    kind = _KINDS.get(item.kind, item.kind)
-    found = [f"{kind} {item.name}"]
-    if item.task is not None and item.task != item.name:
-        found.append(item.task)
-    if item.notes:
-        found.append(item.notes)
-    return [*found, *_known(item.atom)] if item.atom is not None else found
+def tell(box: NodeView) -> list[str]:
+    """All that is said of a box when it is pointed at, line by line."""
+    notes = [box.notes] if box.notes else []
+    if not box.is_atom:
+        what = "flow " if box.kind == outlines.FLOW else ""
+        size = formatting.count(box.size, "atom")
+        return [f"{what}{box.name}", f"{size}: {counted(box.atom_counts)}", *notes]
+    task = [box.task] if box.task not in (None, box.name) else []
+    known = [] if box.atom is None else _known(box.atom)
+    return [f"{box.kind} {box.name}", *task, *notes, *known]
 
 
 def _known(atom: AtomView) -> list[str]:

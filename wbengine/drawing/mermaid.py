@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wbengine.drawing import labels, styles
-from wbengine.drawing.scene import Box, Scene
+from wbengine.drawing.scene import Scene
 from wbengine.types import outline as outlines
+from wbengine.views.structure import NodeView
 
 __all__ = ["render"]
 
@@ -25,7 +26,7 @@ def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
         margin = "  " * (depth + 1)
         if item is None:
             yield f"{margin}end"
-        elif isinstance(item, Box):
+        elif item.node not in scene.members:
             yield margin + _box(item, states)
         else:
             icon = f"{styles.icon(item.state)} " if states else ""
@@ -33,24 +34,23 @@ def _lines(scene: Scene, direction: str, states: bool) -> Iterator[str]:
     for source, target in scene.arrows:
         yield f"  n{source} --> n{target}"
     if states:
-        used = {box.state for box in scene.boxes.values()}
+        used = {item.state for node, item in scene.items.items() if node not in scene.members}
         for state, style in styles.STATES.items():
             if state in used:
                 yield (f"  classDef {state} fill:{style.fill},stroke:{style.colour},color:#1d2127")
 
 
-def _box(box: Box, states: bool) -> str:
+def _box(box: NodeView, states: bool) -> str:
     first, last = _SHAPES.get(box.kind, ("[", "]"))
     name = _text(labels.shortened(box.name, 60))
-    if box.collapsed:
+    if not box.is_atom:
         first, last = "[[", "]]"
-        name += f"<br>{_text(labels.line(box))}"
+    line = labels.line(box) if states or not box.is_atom else ""
+    name += f"<br>{_text(line)}" if line else ""
     if not states:
         return f'n{box.node}{first}"{name}"{last}'
-    line = "" if box.collapsed else labels.line(box)
-    told = f"{styles.icon(box.state)} {name}" + (f"<br>{_text(line)}" if line else "")
     known = f":::{box.state}" if box.state in styles.STATES else ""
-    return f'n{box.node}{first}"{told}"{last}{known}'
+    return f'n{box.node}{first}"{styles.icon(box.state)} {name}"{last}{known}'
 
 
 def _text(text: str) -> str:

@@ -6,22 +6,17 @@ rows of members one box for each part of the row, with counts in place of what i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wbengine import states
 from wbengine.types import outline as outlines
 from wbengine.views import structure
-from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
-from wbengine.views.structure import Structure
+from wbengine.views.structure import GROUP, NodeView
 
-__all__ = ["BOXES", "GROUP", "MAX_ATOMS", "Box", "Frame", "Scene", "make"]
+__all__ = ["BOXES", "MAX_ATOMS", "Scene", "make"]
 
-#: The kind of a box that stands for several members of one flow.
-GROUP: Final = "group"
 #: Flows of more atoms are collapsed, to about so many boxes.
 MAX_ATOMS: Final = 2000
 BOXES: Final = 400
@@ -34,59 +29,26 @@ _GROUPS: Final = 48
 
 
 @dataclass(slots=True)
-class Box:
-    """An atom, or what stands for several: a collapsed flow, a part of a row of members.
+class Scene:
+    """What is shown, by its position in the outline (of a group, that of its first member).
 
-    `node` is its position in the outline (of a group, that of its first member); `counts` are of
-    the atoms in it.  `size` is how many there are.
+    `members` are those of frames: of flows that are shown with what is in them; all other `items`
+    are boxes.  Arrows lead between any of them.  `retries` are those of frames that have one.
     """
 
-    node: int
-    kind: str
-    name: str
-    parent: int
-    state: str
-    counts: Counter[str]
-    size: int = 1
-    atom: AtomView | None = None
-    task: str | None = None
-    notes: str | None = None
-
-    @property
-    def collapsed(self) -> bool:
-        return self.kind in (outlines.FLOW, GROUP)
-
-
-@dataclass(slots=True)
-class Frame:
-    """A flow that is shown with what is in it; `retry` is the node of its retry, or -1."""
-
-    node: int
-    name: str
-    parent: int
-    state: str
-    counts: Counter[str]
-    retry: int = -1
-    notes: str | None = None
-    members: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Scene:
-    """Boxes and frames by node, in the order of the outline; arrows between any of them."""
-
     root: int
-    boxes: dict[int, Box]
-    frames: dict[int, Frame]
-    arrows: list[tuple[int, int]]
+    items: dict[int, NodeView] = field(default_factory=dict)
+    members: dict[int, list[int]] = field(default_factory=dict)
+    retries: dict[int, int] = field(default_factory=dict)
+    arrows: list[tuple[int, int]] = field(default_factory=list)
     #: Whether something is not shown on its own.
     collapsed: bool = False
 
     @property
     def name(self) -> str:
-        return self.frames[self.root].name if self.frames else self.boxes[self.root].name
+        return self.items[self.root].name
 
-    def walk(self) -> Iterator[tuple[int, Box | Frame | None]]:
+    def walk(self) -> Iterator[tuple[int, NodeView | None]]:
         """How deep inside, and what: what is around comes before what is in it, and None where a
         frame ends.
         """
@@ -99,28 +61,28 @@ class Scene:
                 depth -= 1
                 yield depth, None
                 continue
-            item = self.item(node)
-            yield depth, item
-            if isinstance(item, Frame):
+            yield depth, self.items[node]
+            if node in self.members:
                 depth += 1
-                pending += [None, *reversed(item.members)]
+                pending += [None, *reversed(self.members[node])]
 
-    def item(self, node: int) -> Box | Frame:
-        return self.boxes[node] if node in self.boxes else self.frames[node]
+    def parents(self) -> dict[int, int]:
+        """Member -> the frame that it is in."""
+        return {node: frame for frame, members in self.members.items() for node in members}
 
     def before(self) -> dict[int, list[int]]:
         """Member -> the members of the same frame that arrows lead to it from."""
-        found: dict[int, list[int]] = {}
+        parents, found = self.parents(), dict[int, list[int]]()
         for source, target in self.arrows:
-            if self.item(source).parent == self.item(target).parent:
+            if parents.get(source) == parents.get(target):
                 found.setdefault(target, []).append(source)
         return found
 
     def levels(self) -> dict[int, int]:
         """Member -> how many members of its frame come one after the other before it."""
         before, found = self.before(), {self.root: 0}
-        for frame in self.frames.values():
-            for member in frame.members:
+        for members in self.members.values():
+            for member in members:
                 others = before.get(member, ())
                 found[member] = max((found.get(other, -1) + 1 for other in others), default=0)
         return found
@@ -130,10 +92,10 @@ class Scene:
         levels = self.levels()
 
         def size(across: bool) -> float:
-            sizes = dict.fromkeys(self.boxes, (210.0, 80.0))
-            for node in sorted(self.frames, reverse=True):
+            sizes = dict.fromkeys(self.items, (210.0, 80.0))
+            for node in sorted(self.members, reverse=True):
                 rows: dict[int, list[tuple[float, float]]] = {}
-                for member in self.frames[node].members:
+                for member in self.members[node]:
                     rows.setdefault(levels[member], []).append(sizes[member])
                 along, wide = (0, 1) if across else (1, 0)
                 length = sum(max(each[along] for each in row) for row in rows.values())
@@ -180,200 +142,131 @@ def make(
     are collapsed, to about so many `boxes`; how, depends on the structure alone, so that a picture
     does not jump.  The flows at the nodes `opened` are not, those `closed` are.
     """
-    making = _Making(outline, view, root, max_atoms, boxes)
-    return making.scene(frozenset(opened), frozenset(closed))
+    tree = structure.grow(outline, ()) if view is None else view.tree
+    part = next(each for each in tree.walk() if each.node == root)
+    making = _Making(part, boxes, frozenset(opened), frozenset(closed))
+    making.place(is_small=part.size <= max_atoms)
+    making.connect(outline.edges)
+    return making.scene
 
 
 class _Making:
     def __init__(
-        self,
-        outline: outlines.Outline,
-        view: FlowView | None,
-        root: int,
-        max_atoms: int,
-        boxes: int,
+        self, root: NodeView, boxes: int, wanted: frozenset[int], closed: frozenset[int]
     ) -> None:
-        self._outline = outline
-        self._structure = Structure(outline)
-        self._atoms: Mapping[int, AtomView] = (
-            {} if view is None else {atom.node: atom for atom in view.atoms}
-        )
+        self.scene = Scene(root.node)
         self._root = root
-        self._max_atoms = max_atoms
         self._boxes = boxes
-        self._sizes, self._counts = self._sums()
-        if view is not None and root == 0:
-            self._state: str | None = view.state
-        else:
-            self._state = None
+        #: What somebody opened, and closed.
+        self._wanted = wanted
+        self._closed = closed
         #: So many more may be shown of the parts of long rows that were opened.
         self._room = MAX_ATOMS
         #: Node -> the node of the item that shows it.
         self._shown: dict[int, int] = {}
 
-    def _sums(self) -> tuple[list[int], dict[int, Counter[str]]]:
-        """How many atoms are in each node, and of flows in which states."""
-        nodes = self._outline.nodes
-        sizes = [0] * len(nodes)
-        counts: dict[int, Counter[str]] = {
-            number: Counter() for number, node in enumerate(nodes) if node.kind == outlines.FLOW
-        }
-        for number in range(len(nodes) - 1, -1, -1):
-            kind, parent = nodes[number].kind, nodes[number].parent
-            if kind != outlines.FLOW:
-                sizes[number] = 1
-            if parent is None:
-                continue
-            sizes[parent] += sizes[number]
-            if kind != outlines.FLOW:
-                counts[parent][self._state_of(number)] += 1
-            else:
-                counts[parent].update(counts[number])
-        return sizes, counts
-
-    def _state_of(self, node: int) -> str:
-        atom = self._atoms.get(node)
-        return states.PENDING if atom is None else atom.state
-
-    def scene(self, also: Collection[int], closed: Collection[int]) -> Scene:
-        scene = Scene(self._root, {}, {}, [])
-        if self._outline.nodes[self._root].kind != outlines.FLOW:
-            scene.boxes[self._root] = self._box(self._root, -1)
-            return scene
-        small = self._sizes[self._root] <= self._max_atoms
-        opened = None if small else self._opened() | self._within_bounds(also)
-        pending = [(self._root, -1)]
+    def place(self, is_small: bool) -> None:
+        """Find the boxes and frames; of what `is_small` all is shown but what was closed."""
+        scene = self.scene
+        opened = None if is_small else self._opened() | self._within_bounds()
+        pending = [self._root]
         while pending:
-            node, parent = pending.pop()
-            self._shown[node] = node
-            if self._outline.nodes[node].kind != outlines.FLOW:
-                scene.boxes[node] = self._box(node, parent)
+            item = pending.pop()
+            scene.items[item.node] = item
+            self._shown[item.node] = item.node
+            if not item.children:
                 continue
-            members = self._structure.children[node]
-            is_open = opened is None or node in opened
-            if not members or (node != self._root and (node in closed or not is_open)):
-                scene.boxes[node] = self._box(node, parent)
-                scene.collapsed = scene.collapsed or bool(members)
-                self._hide(members, node)
-                continue
-            frame = scene.frames[node] = self._frame(node, parent)
-            if opened is not None and len(members) > self._boxes:
+            if item is not self._root and not self._is_open(item, opened):
                 scene.collapsed = True
-                for part in self._parts(members, frozenset(also)):
-                    if len(part) == 1:
-                        pending.append((part[0], node))
-                    else:
-                        scene.boxes[part[0]] = self._group(node, part)
-                    frame.members.append(part[0])
+                self._shown.update((each.node, item.node) for each in item.walk())
                 continue
-            frame.members += members
-            pending += [(member, node) for member in reversed(members)]
-        scene.boxes = dict(sorted(scene.boxes.items()))
-        scene.frames = dict(sorted(scene.frames.items()))
-        scene.arrows = self._arrows(scene)
-        return scene
+            row: Sequence[NodeView] = item.children
+            for each in row:
+                if each.kind == outlines.RETRY:
+                    scene.retries[item.node] = each.node
+            if opened is not None and len(row) > self._boxes:
+                row = [_group(part) for part in self._parts(row)]
+            scene.members[item.node] = [each.node for each in row]
+            pending += reversed(row)
+        scene.items = dict(sorted(scene.items.items()))
+        scene.members = dict(sorted(scene.members.items()))
+
+    def _is_open(self, item: NodeView, opened: Collection[int] | None) -> bool:
+        if item.kind == GROUP or item.node in self._closed:
+            return False
+        return opened is None or item.node in opened
 
     def _opened(self) -> set[int]:
         """The flows whose members are shown: level by level, as long as there is room for all."""
         found: set[int] = set()
         level, room = [self._root], self._boxes
-        children = self._structure.children
         while level:
-            shown = [len(children[flow]) for flow in level]
+            shown = [len(flow.children) for flow in level]
             room -= sum(many if many <= self._boxes else _GROUPS for many in shown)
             if room < 0 and found:
                 break
-            found.update(level)
+            found.update(flow.node for flow in level)
             level = [
                 member
                 for flow, many in zip(level, shown, strict=True)
                 if many <= self._boxes
-                for member in children[flow]
-                if self._structure.is_flow(member)
+                for member in flow.children
+                if not member.is_atom
             ]
         return found
 
-    def _within_bounds(self, wanted: Collection[int]) -> set[int]:
-        """The first of these flows, as long as not too much is in them to be drawn."""
+    def _within_bounds(self) -> set[int]:
+        """The first of the wanted flows, as long as not too much is in them to be drawn."""
         found, room = set[int](), MAX_ATOMS
-        for node in sorted(wanted):
-            room -= len(self._structure.children[node])
+        wanted = (each for each in self._root.walk() if each.node in self._wanted)
+        for flow in sorted(wanted, key=lambda each: each.node):
+            room -= len(flow.children)
             if room < 0:
                 break
-            found.add(node)
+            found.add(flow.node)
         return found
 
-    def _hide(self, nodes: Sequence[int], behind: int) -> None:
-        """These, and what is in them, are shown by `behind`."""
-        pending = list(nodes)
-        while pending:
-            node = pending.pop()
-            self._shown[node] = behind
-            pending += self._structure.children[node]
-
-    def _box(self, node: int, parent: int) -> Box:
-        name, kind, _, task, notes, *_ = self._outline.nodes[node]
-        atom = self._atoms.get(node)
-        if kind == outlines.FLOW:
-            counts = self._counts[node]
-            state = structure.state_of(counts)
-            return Box(node, kind, name, parent, state, counts, self._sizes[node], notes=notes)
-        state = self._state_of(node)
-        kind = kind if atom is None else atom.kind
-        return Box(node, kind, name, parent, state, Counter((state,)), 1, atom, task, notes)
-
-    def _frame(self, node: int, parent: int) -> Frame:
-        counts = self._counts[node]
-        state = self._state if node == 0 and self._state else structure.state_of(counts)
-        told = self._outline.nodes[node]
-        return Frame(
-            node, told.name, parent, state, counts, self._structure.retry[node], told.notes
-        )
-
-    def _parts(self, members: Sequence[int], opened: Collection[int]) -> Iterator[Sequence[int]]:
-        """A row that is too long in parts; those whose first member is `opened`, in smaller ones:
-        in the end, one by one.
+    def _parts(self, row: Sequence[NodeView]) -> Iterator[Sequence[NodeView]]:
+        """A row that is too long in parts; those whose first member is wanted, in smaller ones: in
+        the end, one by one.
         """
-        pending = self._cut(members)
+        pending = self._cut(row)
         while pending:
             part = pending.pop()
-            if len(part) > 1 and part[0] in opened and self._room > 0:
+            if len(part) > 1 and part[0].node in self._wanted and self._room > 0:
                 self._room -= len(part) if len(part) <= self._boxes else _GROUPS
                 pending += self._cut(part)
             else:
                 yield part
 
-    def _cut(self, row: Sequence[int]) -> list[Sequence[int]]:
+    def _cut(self, row: Sequence[NodeView]) -> list[Sequence[NodeView]]:
         """The last part first."""
         length = 1 if len(row) <= self._boxes else -(-len(row) // _GROUPS)
         return [row[start : start + length] for start in range(0, len(row), length)][::-1]
 
-    def _group(self, flow: int, part: Sequence[int]) -> Box:
-        """What stands for a part of a row."""
-        counts: Counter[str] = Counter()
-        for member in part:
-            if self._structure.is_flow(member):
-                counts.update(self._counts[member])
-            else:
-                counts[self._state_of(member)] += 1
-        self._hide(part, part[0])
-        first, last = self._structure.name(part[0]), self._structure.name(part[-1])
-        size = sum(self._sizes[member] for member in part)
-        state = structure.state_of(counts)
-        return Box(part[0], GROUP, f"{first} … {last}", flow, state, counts, size)
-
-    def _arrows(self, scene: Scene) -> list[tuple[int, int]]:
+    def connect(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Find the arrows: of what is not shown, those of the box that stands for it."""
         found: dict[tuple[int, int], None] = {}
-        shown = self._shown
-        for source, target in self._outline.edges:
+        shown, scene = self._shown, self.scene
+        for source, target in edges:
             a, b = shown.get(source), shown.get(target)
             if a is not None and b is not None and a != b:
                 found[a, b] = None
         reached = {target for _, target in found}
-        for frame in scene.frames.values():
-            if frame.retry < 0:
+        for frame, members in scene.members.items():
+            retry = scene.retries.get(frame)
+            if retry is None:
                 continue
-            for member in frame.members:
-                if member != frame.retry and member not in reached:
-                    found[shown[frame.retry], member] = None
-        return [pair for pair in found if pair[0] != pair[1]]
+            for member in members:
+                if member not in (retry, shown[retry]) and member not in reached:
+                    found[shown[retry], member] = None
+        scene.arrows = list(found)
+
+
+def _group(part: Sequence[NodeView]) -> NodeView:
+    """What stands for a part of a row."""
+    if len(part) == 1:
+        return part[0]
+    counts = structure.summed(member.atom_counts for member in part)
+    name, state = f"{part[0].name} … {part[-1].name}", structure.state_of(counts)
+    return NodeView(part[0].node, name, GROUP, state, counts, counts, children=list(part))

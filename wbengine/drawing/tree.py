@@ -7,7 +7,6 @@ a store, or one that was not run yet.
 
 from __future__ import annotations
 
-import bisect
 import io
 import itertools
 import math
@@ -130,8 +129,8 @@ def tree(
                 rest -= Counter(source.counts(node))  # never below zero, if it runs meanwhile
         if rest:
             more = formatting.count(rest.total(), "more task")
-            told = f": {', '.join(_counted(rest, styles.STATES))}" if source.state else ""
-            branch.add(Text(f"... {more}{told}", "dim"))
+            by_state = f": {', '.join(_counted(rest, styles.STATES))}" if source.state else ""
+            branch.add(Text(f"... {more}{by_state}", "dim"))
     return root
 
 
@@ -143,7 +142,7 @@ def text(
     width = 1000 + 4 * source.depth
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        rows = None if source.size(root) <= max_atoms else _ROWS
+        rows = None if source.size <= max_atoms else _ROWS
         console.print(tree(source, console, rows))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
@@ -344,21 +343,21 @@ class FlowTree(Source):
         self._structure = Structure(outline)
         self.names = [node.name for node in outline.nodes]
         self.parents = [node.parent for node in outline.nodes]
-        self._nodes: dict[int, structure.NodeView] = {}
-        waiting = [view.tree if view is not None else structure.grow(outline, ())]
-        for node in waiting:
-            self._nodes[node.node] = node
-            waiting += node.children
+        whole_tree = structure.grow(outline, ()) if view is None else view.tree
+        self._nodes = {each.node: each for each in whole_tree.walk()}
+        #: Member -> the one right above it.
+        self._above = {
+            below.node: above.node
+            for flow in self._nodes.values()
+            for above, below in itertools.pairwise(flow.children)
+        }
         whole = self._nodes[root].state if root else None
         self.state = None if view is None else whole or view.shown_state
 
-    def size(self, node: int) -> int:
+    @property
+    def size(self) -> int:
         """How many atoms it has."""
-        waiting, found = [self._nodes[node]], 0
-        for each in waiting:
-            found += each.kind != outlines.FLOW
-            waiting += each.children
-        return found
+        return self._nodes[self.root].size
 
     @property
     def depth(self) -> int:
@@ -374,7 +373,7 @@ class FlowTree(Source):
 
     def remarks(self) -> Iterable[str]:
         if self._view is None:
-            return [formatting.count(self.size(self.root), "atom")]
+            return [formatting.count(self.size, "atom")]
         return ()
 
     def shown_counts(self) -> Mapping[str, int]:
@@ -440,14 +439,11 @@ class FlowTree(Source):
 
     def _place(self, node: int) -> Iterator[str]:
         """What it comes after, unless that is the member right above it; and the flow's remarks."""
-        before, parent = self._structure.before[node], self.parents[node]
-        if before and parent is not None:
-            members = self._structure.children[parent]
-            place = bisect.bisect_left(members, node)
-            if place == 0 or list(before) != [members[place - 1]]:
-                named = [labels.shortened(self.names[other], 60) for other in before[:_NAMED]]
-                more = len(before) - len(named)
-                yield f"after {', '.join(named)}" + (f" and {more:,} more" if more else "")
+        before = self._structure.before[node]
+        if before and list(before) != [self._above.get(node)]:
+            named = [labels.shortened(self.names[other], 60) for other in before[:_NAMED]]
+            more = len(before) - len(named)
+            yield f"after {', '.join(named)}" + (f" and {more:,} more" if more else "")
         notes = self._nodes[node].notes
         if notes:
             yield f"[{labels.shortened(notes, 200)}]"

@@ -526,7 +526,9 @@ class FlowView:
     @cached_property
     def tree(self) -> NodeView:
         """What is inside what."""
-        return grow(self.outline, self.atoms)
+        found = grow(self.outline, self.atoms)
+        found.state = self.state
+        return found
 
     @cached_property
     def _by_name(self) -> Mapping[str, AtomView]:

@@ -14,10 +14,22 @@ from wbengine.persistence import models
 from wbengine.types import outline as outlines
 from wbengine.views.atoms import AtomView
 
-__all__ = ["NodeView", "Structure", "grow", "outline_of", "state_of", "with_others"]
+__all__ = [
+    "GROUP",
+    "NodeView",
+    "Structure",
+    "grow",
+    "outline_of",
+    "state_of",
+    "summed",
+    "with_others",
+]
 
 #: What a picture says of atoms that the records have and the flow does not.
 LEFT_OVER: Final = "not part of the flow any more"
+
+#: The kind of what stands for several members of one flow.
+GROUP: Final = "group"
 
 
 _NONE: Final[list[int]] = []
@@ -35,12 +47,6 @@ class Structure:
     def __len__(self) -> int:
         return len(self.outline.nodes)
 
-    def is_flow(self, node: int) -> bool:
-        return self.outline.nodes[node].kind == outlines.FLOW
-
-    def name(self, node: int) -> str:
-        return self.outline.nodes[node].name
-
     def atoms(self) -> Iterator[int]:
         """All but flows, in the order of the outline."""
         kind = outlines.FLOW
@@ -50,12 +56,6 @@ class Structure:
         """The atoms but retries."""
         kind = outlines.RETRY
         return (number for number in self.atoms() if self.outline.nodes[number].kind != kind)
-
-    @cached_property
-    def children(self) -> Sequence[Sequence[int]]:
-        """Node -> what is directly in it."""
-        inside = ((parent, node) for node, parent in enumerate(self.parents) if parent >= 0)
-        return _grouped(len(self), inside)
 
     @cached_property
     def before(self) -> Sequence[Sequence[int]]:
@@ -112,17 +112,18 @@ def outline_of(detail: models.FlowDetail, atoms: Iterable[models.AtomDetail]) ->
 
     Stores keep no order: what began first comes first, and what did not begin comes by name.
     """
-    nodes = [outlines.OutlineNode(detail.name, outlines.FLOW, None)]
-    nodes += [
-        outlines.OutlineNode(atom.name, _kind(atom), 0) for atom in sorted(atoms, key=_beginning)
-    ]
-    return outlines.Outline(tuple(nodes), ())
+    root = outlines.OutlineNode(detail.name, outlines.FLOW, None)
+    return with_others(outlines.Outline((root,), ()), atoms, notes=None)
 
 
-def with_others(outline: outlines.Outline, others: Iterable[models.AtomDetail]) -> outlines.Outline:
+def with_others(
+    outline: outlines.Outline,
+    others: Iterable[models.AtomDetail],
+    notes: str | None = LEFT_OVER,
+) -> outlines.Outline:
     """`outline`, and at its end the atoms that are not in it."""
     more = tuple(
-        outlines.OutlineNode(atom.name, _kind(atom), 0, None, LEFT_OVER)
+        outlines.OutlineNode(atom.name, _kind(atom), 0, None, notes)
         for atom in sorted(others, key=_beginning)
     )
     return outlines.Outline(outline.nodes + more, outline.edges) if more else outline
@@ -147,20 +148,38 @@ _LOUDEST = (
 
 @dataclass(slots=True)
 class NodeView:
-    """A flow or an atom, and what is in it.
+    """A flow or an atom, or a row of these that a picture shows as one (`GROUP`); what is in it.
 
     The state of an inner flow is that of what it consists of; `counts` say how many of its tasks
-    are in which state.
+    are in which state, `atom_counts` how many of its atoms: retries, too.
     """
 
     node: int
     name: str
     kind: str
     state: str
-    counts: Counter[str]
-    atom: AtomView | None
+    counts: Mapping[str, int]
+    atom_counts: Mapping[str, int]
+    atom: AtomView | None = None
+    task: str | None = None
     notes: str | None = None
     children: list[NodeView] = field(default_factory=list)
+
+    @property
+    def is_atom(self) -> bool:
+        return self.kind not in (outlines.FLOW, GROUP)
+
+    @property
+    def size(self) -> int:
+        """How many atoms it has, or is."""
+        return sum(self.atom_counts.values())
+
+    def walk(self) -> Iterator[NodeView]:
+        """It, and all that is in it: what is around comes before what is in it."""
+        pending = [self]
+        for each in pending:
+            yield each
+            pending += each.children
 
 
 def state_of(counts: Mapping[str, int]) -> str:
@@ -182,25 +201,32 @@ def state_of(counts: Mapping[str, int]) -> str:
     return states.RUNNING
 
 
-def grow(outline: outlines.Outline, atoms: Sequence[AtomView]) -> NodeView:
+def grow(outline: outlines.Outline, atoms: Iterable[AtomView]) -> NodeView:
     """The tree of a flow; O(nodes)."""
     by_node = {atom.node: atom for atom in atoms}
     made: list[NodeView] = []
-    retries: list[Counter[str]] = []
-    for number, node in enumerate(outline.nodes):
+    for number, (name, kind, parent, task, notes, *_) in enumerate(outline.nodes):
         atom = by_node.get(number)
         state = states.PENDING if atom is None else atom.state
-        kind = node.kind if atom is None else atom.kind
-        counts = Counter((state,) if kind not in (outlines.FLOW, outlines.RETRY) else ())
-        retries.append(Counter((state,) if kind == outlines.RETRY else ()))
-        made.append(NodeView(number, node.name, kind, state, counts, atom, node.notes))
-        if node.parent is not None:
-            made[node.parent].children.append(made[number])
-    for number in range(len(made) - 1, -1, -1):
-        each, parent = made[number], outline.nodes[number].parent
-        if each.kind == outlines.FLOW:
-            each.state = state_of(each.counts + retries[number])
+        one = {state: 1}
+        counts = {} if kind == outlines.RETRY else one
+        kind = kind if atom is None else atom.kind
+        each = NodeView(number, name, kind, state, counts, one, atom, task, notes)
+        made.append(each)
         if parent is not None:
-            made[parent].counts += each.counts
-            retries[parent] += retries[number]
+            made[parent].children.append(each)
+    for each in reversed(made):
+        if each.kind == outlines.FLOW:
+            each.counts = summed(inside.counts for inside in each.children)
+            each.atom_counts = summed(inside.atom_counts for inside in each.children)
+            each.state = state_of(each.atom_counts)
     return made[0]
+
+
+def summed(several: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """How many there are in which state, of all of these together."""
+    found: Counter[str] = Counter()
+    for counts in several:
+        for state, count in counts.items():
+            found[state] += count
+    return found
