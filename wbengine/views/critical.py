@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from wbengine.views.atoms import AtomView
 from wbengine.views.flow import FlowView
@@ -27,48 +27,36 @@ def path(view: FlowView) -> tuple[AtomView, ...]:
         for atom in view.atoms
         if atom.ended is not None and atom.action == "execute"
     }
-    last = max(executed.values(), key=_ended, default=None)
+    last = _last(executed.values())
     if last is None:
         return ()
-    latest = _Latest(Structure(view.outline), executed)
+    structure = Structure(view.outline)
+    # By node: of what is in it, what ended last.
+    latest = [executed.get(node) for node in range(len(structure))]
+    for node in reversed(range(1, len(structure))):
+        parent, inside = structure.parents[node], latest[node]
+        if inside is not None:
+            latest[parent] = _last((latest[parent], inside))
     found, seen = [last], {last.node}
-    while (before := latest.before(found[-1].node)) is not None and before.node not in seen:
+    while before := _last(latest[node] for node in _before(structure, found[-1].node)):
+        if before.node in seen:
+            break
         found.append(before)
         seen.add(before.node)
     return tuple(reversed(found))
 
 
-def _ended(atom: AtomView) -> float:
-    return atom.ended or 0.0
+def _last(atoms: Iterable[AtomView | None]) -> AtomView | None:
+    """The one that ended last."""
+    known = [atom for atom in atoms if atom is not None]
+    return max(known, key=lambda atom: atom.ended or 0.0, default=None)
 
 
-class _Latest:
-    """Which atom of a flow ended last."""
-
-    def __init__(self, structure: Structure, atoms: Mapping[int, AtomView]) -> None:
-        self._structure = structure
-        self._of: list[AtomView | None] = [None] * len(structure)
-        for node in range(len(structure) - 1, -1, -1):
-            self._offer(node, atoms.get(node))
-            parent = structure.parents[node]
-            if parent >= 0:
-                self._offer(parent, self._of[node])
-
-    def _offer(self, node: int, atom: AtomView | None) -> None:
-        known = self._of[node]
-        if atom is not None and (known is None or _ended(atom) > _ended(known)):
-            self._of[node] = atom
-
-    def before(self, node: int) -> AtomView | None:
-        """What `node` waited for longest."""
-        found = [self._of[other] for other in self._before(node)]
-        return max((each for each in found if each is not None), key=_ended, default=None)
-
-    def _before(self, node: int) -> Iterator[int]:
-        structure = self._structure
-        yield from structure.before[node]
-        for flow in structure.flows_around(node):
-            retry = structure.retry[flow]
-            if retry >= 0 and retry != node:
-                yield retry
-            yield from structure.before[flow]
+def _before(structure: Structure, node: int) -> Iterator[int]:
+    """What `node` waited for."""
+    yield from structure.before[node]
+    for flow in structure.flows_around(node):
+        retry = structure.retry[flow]
+        if retry >= 0 and retry != node:
+            yield retry
+        yield from structure.before[flow]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from wbengine import states
@@ -54,7 +55,7 @@ class Situation:
 class Blocking:
     """What an atom has to wait for: what is before it and not settled, or after it and not undone.
 
-    `state_of(node)` is that of an atom.  What is found about a flow is kept: all of it costs
+    `state_of(node)` is that of an atom.  What is found about flows is kept: all of it costs
     O(nodes + edges).
     """
 
@@ -62,14 +63,17 @@ class Blocking:
         self._structure = structure
         self._state_of = state_of
         self._unsettled = self._count(lambda state: state not in SETTLED)
-        self._to_undo: Sequence[int] | None = None
-        self._around: dict[int, tuple[int, int]] = {-1: (-1, 0)}
+        #: Flow -> what everything in it waits for.  What is around comes before what is in it.
+        self._around: dict[int, Sequence[int]] = {-1: ()}
+        nodes = structure.outline.nodes
+        for number, node in enumerate(nodes):
+            if node.kind == outlines.FLOW:
+                self._around[number] = self.before(number)
         #: What is said of a flow none of which has begun, if it waits for its limit.
         self.flow_limited: str | None = None
-        root = structure.outline.nodes[0]
-        is_limited = root.kind == outlines.FLOW and root.limit is not None
+        is_limited = nodes[0].kind == outlines.FLOW and nodes[0].limit is not None
         if is_limited and all(state_of(node) == states.PENDING for node in structure.atoms()):
-            self.flow_limited = of_limit(root)
+            self.flow_limited = of_limit(nodes[0])
 
     def _count(self, counts: Callable[[str], bool]) -> list[int]:
         """Node -> how many atoms in it are so."""
@@ -83,66 +87,36 @@ class Blocking:
                 found[parents[number]] += found[number]
         return found
 
-    def before(self, node: int) -> tuple[int, int]:
-        """The first of what `node` waits for to be done (-1: nothing), and how much it is."""
-        first, many = self._own(node)
-        return (first, many) if many else self._before_flow(self._structure.parents[node], node)
+    def before(self, node: int) -> Sequence[int]:
+        """What `node` waits for to be done."""
+        if found := [each for each in self._structure.before[node] if self._unsettled[each]]:
+            return found
+        flow = self._structure.parents[node]
+        retry = self._structure.retry[flow] if flow >= 0 else -1
+        if retry not in (-1, node) and self._unsettled[retry]:
+            return (retry,)
+        return self._around[flow]
 
-    def _before_flow(self, flow: int, inside: int) -> tuple[int, int]:
-        structure = self._structure
-        if flow < 0:
-            return -1, 0
-        retry = structure.retry[flow]
-        if retry >= 0 and retry != inside and self._unsettled[retry]:
-            return retry, 1
-        known = self._around.get(flow)
-        if known is None:
-            # Without recursion: flows may be nested a thousand deep.
-            outwards = [flow]
-            while (parent := structure.parents[outwards[-1]]) not in self._around:
-                outwards.append(parent)
-            for each in reversed(outwards):
-                parent = structure.parents[each]
-                first, many = self._own(each)
-                if not many and parent >= 0:
-                    retry = structure.retry[parent]
-                    if retry >= 0 and self._unsettled[retry]:
-                        first, many = retry, 1
-                self._around[each] = (first, many) if many else self._around[parent]
-            known = self._around[flow]
-        return known
+    @cached_property
+    def _to_undo(self) -> Sequence[int]:
+        return self._count(lambda state: state in _TO_UNDO)
 
-    def _own(self, node: int) -> tuple[int, int]:
-        first, many = -1, 0
-        for other in self._structure.before[node]:
-            if self._unsettled[other]:
-                many += 1
-                first = other if first < 0 else first
-        return first, many
-
-    def after(self, node: int) -> tuple[int, int]:
-        """The first of what has to be undone before `node` (-1: nothing), and how much it is."""
-        if self._to_undo is None:
-            self._to_undo = self._count(lambda state: state in _TO_UNDO)
-        structure, first, many = self._structure, -1, 0
-        for each in (node, *structure.flows_around(node)):
-            for other in structure.after[each]:
-                if self._to_undo[other]:
-                    many += 1
-                    first = other if first < 0 else first
-            if many:
-                break
-        return first, many
+    def after(self, node: int) -> Sequence[int]:
+        """What has to be undone before `node`."""
+        for each in (node, *self._structure.flows_around(node)):
+            if found := [other for other in self._structure.after[each] if self._to_undo[other]]:
+                return found
+        return ()
 
     def limited(self, node: int) -> str | None:
         """What is said of an atom that has to wait for its limit; None: it has none."""
         return of_limit(self._structure.outline.nodes[node])
 
-    def say(self, first: int, many: int) -> str:
+    def say(self, found: Sequence[int]) -> str:
         """These, in words."""
-        node = self._structure.outline.nodes[first]
+        node = self._structure.outline.nodes[found[0]]
         name = f"flow {node.name}" if node.kind == outlines.FLOW else node.name
-        return name if many == 1 else f"{name} and {many - 1:,} more"
+        return name if len(found) == 1 else f"{name} and {len(found) - 1:,} more"
 
 
 def of_limit(node: outlines.OutlineNode) -> str | None:
@@ -180,9 +154,8 @@ def of_atom(
         return None
     if blocking.flow_limited is not None:
         return _nobody(at) or blocking.flow_limited
-    first, many = blocking.before(node)
-    if first >= 0:
-        return f"It waits for {blocking.say(first, many)}."
+    if found := blocking.before(node):
+        return f"It waits for {blocking.say(found)}."
     return _nobody(at) or blocking.limited(node) or "It is ready, and is handed out next."
 
 
@@ -249,9 +222,8 @@ def _to_be_undone(node: int, record: Any, blocking: Blocking, at: Situation) -> 
         return None
     if at.state in states.FLOW_ENDED:
         return None
-    first, many = blocking.after(node)
-    if first >= 0:
-        return f"It is to be reverted, after {blocking.say(first, many)}."
+    if found := blocking.after(node):
+        return f"It is to be reverted, after {blocking.say(found)}."
     return _nobody(at) or "It is to be reverted next."
 
 
@@ -300,12 +272,9 @@ def of_flow(
         if len(stuck) == 1:
             return f"{first.name}: {first.waiting}"
         return f"{formatting.count(len(stuck), 'task')} under way; {first.name}: {first.waiting}"
-    if not busy and limited:
-        name, said = limited[0]
-        more = f" ({len(limited) - 1:,} more wait)" if len(limited) > 1 else ""
-        return f"{name}: {said}{more}"
-    if not busy and resting:
-        name, said = resting[0]
-        more = f" ({len(resting) - 1:,} more wait)" if len(resting) > 1 else ""
-        return f"Retry {name}: {said}{more}"
+    for kind, waits in (("", limited), ("Retry ", resting)):
+        if not busy and waits:
+            name, said = waits[0]
+            more = f" ({len(waits) - 1:,} more wait)" if len(waits) > 1 else ""
+            return f"{kind}{name}: {said}{more}"
     return None
