@@ -37,6 +37,15 @@ def atom(flow: models.FlowDetail, name: str, state: str | None, **fields: Any) -
     return made
 
 
+def change(flow: models.FlowDetail, *names: str, **fields: Any) -> models.AtomDetail:
+    """Set fields of the atoms of these names; returns the last of them."""
+    named = {each.name: each for each in flow}
+    for name in names:
+        for field, value in fields.items():
+            setattr(named[name], field, value)
+    return named[names[-1]]
+
+
 def ran(start: float, seconds: float, worker: str = "host-a:1", attempt: int = 1) -> dict[str, Any]:
     """Fields of an attempt that ended."""
     return {
@@ -85,20 +94,15 @@ def order(state: str = states.RUNNING) -> tuple[models.FlowDetail, Outline]:
 def failed() -> tuple[models.FlowDetail, Outline]:
     """The same, after `capture` failed and `pay` was undone."""
     flow, outline = order(states.REVERTED)
-    named = {each.name: each for each in flow}
-    for name, start in (("reserve", 6.0), ("capture", 5.0)):
-        each = named[name]
-        execute = ran(3.5 if name == "reserve" else 4.0, 0.4, "host-b:7")
-        for field, value in execute.items():
-            setattr(each, field, value)
-        each.put(states.SUCCESS, 1) if name == "reserve" else each.put(
-            states.FAILURE, failure("card refused", "limit")
-        )
-        each.keep_attempt()
-        each.action, each.reversions = "revert", 2
-        for field, value in ran(start, 0.3, attempt=4).items():
-            setattr(each, field, value)
-        each.put(states.REVERTED, None)
+    refused = (states.FAILURE, failure("card refused", "limit"))
+    for name, begun, came, undone in (
+        ("reserve", 3.5, (states.SUCCESS, 1), 6.0),
+        ("capture", 4.0, refused, 5.0),
+    ):
+        change(flow, name, **ran(begun, 0.4, "host-b:7")).put(*came)
+        change(flow, name).keep_attempt()
+        again = ran(undone, 0.3, attempt=4)
+        change(flow, name, action="revert", reversions=2, **again).put(states.REVERTED, None)
     return flow, outline
 
 

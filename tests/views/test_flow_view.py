@@ -102,16 +102,13 @@ def test_an_atom_says_what_it_waits_for():
 
 def test_everything_in_a_flow_waits_for_its_retry():
     flow, outline = records.order()
-    for each in flow:
-        if each.name in ("pay again", "reserve"):
-            each.state = states.PENDING
+    records.change(flow, "pay again", "reserve", state=states.PENDING)
     held = lease(flow)
     assert waiting(flow, outline, "reserve", held) == "It waits for pay again."
     assert waiting(flow, outline, "pay again", held) == "It is ready, and is handed out next."
 
 
 def test_what_is_inside_waits_for_what_is_before_the_flow_around_it():
-    names = ["a", "outer", "inner", "b"]
     outline = Outline(
         (
             OutlineNode("root", FLOW, None),
@@ -124,8 +121,8 @@ def test_what_is_inside_waits_for_what_is_before_the_flow_around_it():
     )
     flow = models.FlowDetail("root")
     flow.enter(states.RUNNING, T)
-    for name in (names[0], names[3]):
-        records.atom(flow, name, states.PENDING)
+    records.atom(flow, "a", states.PENDING)
+    records.atom(flow, "b", states.PENDING)
     assert waiting(flow, outline, "b", lease(flow)) == "It waits for a."
 
 
@@ -144,10 +141,7 @@ def test_what_was_handed_out_says_since_when():
 @pytest.mark.parametrize("known", [{"started": T + 5}, {"progress": 0.25}])
 def test_what_is_known_to_run_does_not_wait(known):
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "reserve":
-            for field, value in known.items():
-                setattr(each, field, value)
+    records.change(flow, "reserve", **known)
     view = look(flow, outline, lease(flow))
     assert view.atom("reserve").waiting is None
     assert view.waiting is None
@@ -176,9 +170,7 @@ def test_a_flow_that_was_never_run_says_so():
 
 def test_a_suspended_flow_says_who_did_it():
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "reserve":
-            each.state = states.SUCCESS
+    records.change(flow, "reserve", state=states.SUCCESS)
     flow.enter(states.SUSPENDING, T + 5, "suspended by ann: lunch")
     assert "being suspended" in look(flow, outline, lease(flow)).waiting
     flow.enter(states.SUSPENDED, T + 6)
@@ -238,9 +230,7 @@ def test_queued_tasks_are_told_apart_from_running_ones():
     assert ", 1 queued" in line and "running" not in line
     assert not [lane for lane in timelines.timeline(view).lanes if lane.worker is None]
     assert "queued" in drawing.draw(outline, view, format="mermaid")
-    for each in flow:
-        if each.name == "reserve":
-            each.started, each.worker = T + 6, "host-a:1"
+    records.change(flow, "reserve", started=T + 6, worker="host-a:1")
     view = look(flow, outline, held)
     assert (view.queued, view.atom("reserve").queued) == (0, False)
     assert view.atom("reserve").attempts[-1].queued == 2
@@ -248,9 +238,7 @@ def test_queued_tasks_are_told_apart_from_running_ones():
 
 def test_queued_task_tells_which_worker_has_taken_it():
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "reserve":
-            each.worker = "host-a:1"
+    records.change(flow, "reserve", worker="host-a:1")
     atom = look(flow, outline, lease(flow)).atom("reserve")
     assert (atom.queued, atom.worker) == (True, "host-a:1")
     assert atom.waiting.endswith("the worker that took it has no slot free for it yet.")
@@ -266,12 +254,8 @@ def test_tasks_of_a_local_engine_are_not_called_queued():
 
 def test_a_retry_says_when_it_tries_again():
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "pay again":
-            each.state = states.RETRYING
-            each.meta["retry_at"] = NOW + 5
-        elif each.name == "reserve":
-            each.state = states.PENDING
+    records.change(flow, "pay again", state=states.RETRYING).meta["retry_at"] = NOW + 5
+    records.change(flow, "reserve", state=states.PENDING)
     view = look(flow, outline, lease(flow))
     at = time.strftime("%H:%M:%S", time.gmtime(NOW + 5))
     assert view.atom("pay again").waiting == f"Next try at {at}, in 5.0 s."
@@ -285,9 +269,7 @@ def test_a_retry_says_when_it_tries_again():
 
 def test_what_is_to_be_reverted_says_what_comes_first():
     flow, outline = records.order()
-    for each in flow:
-        if each.name in ("reserve", "capture"):
-            each.state, each.intention = states.SUCCESS, states.REVERT
+    records.change(flow, "reserve", "capture", state=states.SUCCESS, intention=states.REVERT)
     assert waiting(flow, outline, "reserve", lease(flow)) == "It is to be reverted, after capture."
     assert waiting(flow, outline, "capture", lease(flow)) == "It is to be reverted next."
 
@@ -347,13 +329,10 @@ def test_attempts_are_told_with_how_they_ended():
 
 def test_a_failed_item_of_a_map_is_told():
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "notify":
-            each.attempt = 1
-            each.items = models.Items(1, ["a", "b", "c"])
-            each.items[0].put(states.SUCCESS, 1)
-            each.items[1].put(states.FAILURE, records.failure("no such address"))
-            each.state = states.RUNNING
+    items = models.Items(1, ["a", "b", "c"])
+    items[0].put(states.SUCCESS, 1)
+    items[1].put(states.FAILURE, records.failure("no such address"))
+    records.change(flow, "notify", attempt=1, items=items, state=states.RUNNING)
     atom = look(flow, outline, lease(flow)).atom("notify")
     assert atom.kind == "map"
     assert dict(atom.items) == {"SUCCESS": 1, "FAILURE": 1, "PENDING": 1}
@@ -369,12 +348,10 @@ def test_a_failed_item_of_a_map_is_told():
 
 def test_items_of_a_map_are_told_as_far_as_there_is_room():
     flow, outline = records.order()
-    for each in flow:
-        if each.name == "notify":
-            each.attempt, each.state = 1, states.RUNNING
-            each.items = models.Items(1, [f"m{n}" for n in range(1000)])
-            each.items[990].put(states.FAILURE, records.failure("lost"))
-            each.items[0].submitted = T + 4
+    items = models.Items(1, [f"m{n}" for n in range(1000)])
+    items[990].put(states.FAILURE, records.failure("lost"))
+    items[0].submitted = T + 4
+    records.change(flow, "notify", attempt=1, items=items, state=states.RUNNING)
     rows = look(flow, outline, lease(flow), redactor=Redactor(True)).atom("notify").item_rows
     assert len(rows) == 100
     assert (rows[0].index, rows[0].input) == (990, "'m990'")

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from wbengine.views import flow as flows
 from wbengine.views import history, redaction
-from wbengine.views.flow import on_workers
-from wbengine.views.watcher import FlowRecords
+from wbengine.views.flow import FlowRecords, on_workers
 
 __all__ = ["ViewCache", "Latest", "Offered"]
 

@@ -150,7 +150,8 @@ class Store:
         with self._lock:
             kept = self._known.get(uuid)
             if kept is None:
-                found = watcher.FlowRecords(self._backend, uuid, self._redactor)
+                connection = self._backend.get_connection()
+                found = flows.FlowRecords(connection, uuid, self._redactor)
                 kept = self._known[uuid] = cache.ViewCache(found, self._offered)
             self._known.move_to_end(uuid)
         try:

@@ -27,29 +27,10 @@ __all__ = [
 _UNDONE: Final = frozenset({states.REVERTING, states.REVERTED, states.REVERT_FAILURE})
 
 
-class AttemptView(NamedTuple):
-    """One attempt at an atom: who ran it, when, and how it ended.
+class AttemptView(history.Attempt):
+    """One attempt at an atom (see `history.Attempt`), its texts masked."""
 
-    `action` is 'execute' or 'revert'.  `state` is how it ended (None: it did not, or nobody knows),
-    `error` in one line what it failed with.  Times are unix seconds, None where they are not known.
-    `executions` and `reversions` count those of the atom up to this attempt, itself included.
-    """
-
-    attempt: int
-    action: str
-    state: str | None
-    worker: str | None
-    submitted: float | None
-    started: float | None
-    ended: float | None
-    error: str | None = None
-    executions: int = 0
-    reversions: int = 0
-
-    @property
-    def runtime(self) -> float | None:
-        """Seconds from the start to the end."""
-        return history.runtime(self.started, self.ended)
+    __slots__ = ()
 
     @property
     def queued(self) -> float | None:
@@ -57,20 +38,7 @@ class AttemptView(NamedTuple):
         return history.runtime(self.submitted, self.started)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "attempt": self.attempt,
-            "action": self.action,
-            "state": self.state,
-            "worker": self.worker,
-            "submitted": formatting.iso(self.submitted),
-            "started": formatting.iso(self.started),
-            "ended": formatting.iso(self.ended),
-            "queued": self.queued,
-            "runtime": self.runtime,
-            "error": self.error,
-            "executions": self.executions,
-            "reversions": self.reversions,
-        }
+        return formatting.as_dict(self, "executions", "queued", "runtime")
 
 
 class IncidentView(NamedTuple):
@@ -84,7 +52,7 @@ class IncidentView(NamedTuple):
     item: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self._asdict(), "at": formatting.iso(self.at)}
+        return formatting.as_dict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +101,24 @@ class AtomView(NamedTuple):
     kind: str
     path: tuple[str, ...]
     task: str | None
-    state: str
-    intention: str
-    attempt: int
-    action: str
-    worker: str | None
-    submitted: float | None
-    started: float | None
-    ended: float | None
-    progress: float | None
-    attempts: tuple[AttemptView, ...]
-    attempts_dropped: int
-    executions: int
-    reversions: int
-    failure: FailureView | None
-    revert_failure: FailureView | None
-    result: str | None
-    items: Mapping[str, int] | None
-    waiting: str | None
+    state: str = states.PENDING
+    intention: str = states.EXECUTE
+    attempt: int = 0
+    action: str = "execute"
+    worker: str | None = None
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    progress: float | None = None
+    attempts: tuple[AttemptView, ...] = ()
+    attempts_dropped: int = 0
+    executions: int = 0
+    reversions: int = 0
+    failure: FailureView | None = None
+    revert_failure: FailureView | None = None
+    result: str | None = None
+    items: Mapping[str, int] | None = None
+    waiting: str | None = None
     queued: bool = False
     item_rows: tuple[ItemView, ...] = ()
     incidents: tuple[IncidentView, ...] = ()
@@ -166,38 +134,7 @@ class AtomView(NamedTuple):
         return self.failure is not None and self.state in _UNDONE
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "node": self.node,
-            "uuid": self.uuid,
-            "name": self.name,
-            "kind": self.kind,
-            "path": list(self.path),
-            "task": self.task,
-            "state": self.state,
-            "intention": self.intention,
-            "attempt": self.attempt,
-            "action": self.action,
-            "worker": self.worker,
-            "submitted": formatting.iso(self.submitted),
-            "started": formatting.iso(self.started),
-            "ended": formatting.iso(self.ended),
-            "runtime": self.runtime,
-            "progress": self.progress,
-            "attempts": [attempt.to_dict() for attempt in self.attempts],
-            "attempts_dropped": self.attempts_dropped,
-            "executions": self.executions,
-            "reversions": self.reversions,
-            "failure": None if self.failure is None else self.failure.to_dict(),
-            "revert_failure": (
-                None if self.revert_failure is None else self.revert_failure.to_dict()
-            ),
-            "result": self.result,
-            "items": None if self.items is None else dict(self.items),
-            "waiting": self.waiting,
-            "queued": self.queued,
-            "item_rows": [item.to_dict() for item in self.item_rows],
-            "incidents": [incident.to_dict() for incident in self.incidents],
-        }
+        return formatting.as_dict(self, "runtime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,24 +186,11 @@ class FailureView:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "type": self.type,
-            "message": self.message,
-            "traceback": self.traceback,
-            "causes": [
-                {"type": cause.type, "message": cause.message, "traceback": cause.traceback}
-                for cause in self.causes
-            ],
-            "atom": self.atom,
-            "uuid": self.uuid,
-            "action": self.action,
-            "worker": self.worker,
-            "attempt": self.attempt,
-            "executions": self.executions,
-            "reversions": self.reversions,
-            "at": formatting.iso(self.at),
-            "item": self.item,
-        }
+        causes = [
+            {"type": cause.type, "message": cause.message, "traceback": cause.traceback}
+            for cause in self.causes
+        ]
+        return {**formatting.as_dict(self, without=("causes",)), "causes": causes}
 
 
 def failure_of(failure: ft.Failure, redactor: redaction.Redactor, **where: Any) -> FailureView:

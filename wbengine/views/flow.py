@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from wbengine import states
 from wbengine.invocation import LOCAL
-from wbengine.persistence import base, leases, models, owners
+from wbengine.persistence import base, changes, leases, models, owners
 from wbengine.persistence.commands import FlowCommand
 from wbengine.persistence.history import Attempt, in_short
 from wbengine.types import failure as ft
@@ -35,6 +35,7 @@ from wbengine.views.structure import NodeView, grow
 __all__ = [
     "Building",
     "ChangeView",
+    "FlowRecords",
     "FlowView",
     "INTERRUPTED",
     "QUEUED",
@@ -52,6 +53,8 @@ _WORKERS: Final = frozenset({"workers", "worker-based"})
 _DONE: Final = frozenset({states.SUCCESS, states.IGNORE})
 _UNDONE: Final = frozenset({states.REVERTED, states.REVERT_FAILURE})
 _BUSY: Final = frozenset({states.RUNNING, states.REVERTING})
+#: The attempt at an atom whose attempts are not kept any more.
+_FORGOTTEN: Final = Attempt(0, "execute", None, None, None)
 #: States in which the atom's result says something.
 _WITH_RESULT: Final = frozenset({states.SUCCESS, states.REVERTING})
 
@@ -76,7 +79,7 @@ class Building:
         self._injected: Mapping[str, Any] = next(
             (atom.results or {} for atom in detail if atom.name == models.INJECTOR), {}
         )
-        self.redactor = redactor.with_secrets_from(*secrets.values_of_flow(detail))
+        self.redactor = redactor
         by_name = {record.name: record for record in records}
         if outline is None:
             outline = structure.outline_of(detail, records)
@@ -150,7 +153,7 @@ class Building:
                 why = waiting.of_atom(node, record, state, task, blocking, at)
             if record is None or (not record.attempt and state == states.PENDING):
                 uuid = None if record is None else record.uuid
-                found.append(_not_begun(node, uuid, name, kind, paths[node], task, why))
+                found.append(AtomView(node, uuid, name, kind, paths[node], task, waiting=why))
             else:
                 found.append(self._atom(node, record, state, name, kind, paths[node], task, why))
         return tuple(found)
@@ -244,18 +247,11 @@ class Building:
         )
 
     def _attempt(self, attempt: Attempt) -> AttemptView:
-        return AttemptView(
-            attempt.attempt,
-            attempt.action,
-            attempt.state,
-            self._text(attempt.worker),
-            attempt.submitted,
-            attempt.started,
-            attempt.ended,
-            self._text(attempt.error),
-            attempt.executions,
-            attempt.reversions,
-        )
+        worker, error = self._text(attempt.worker), self._text(attempt.error)
+        made = AttemptView(*attempt)
+        if (worker, error) == (made.worker, made.error):
+            return made  # there is hardly ever a secret in it
+        return made._replace(worker=worker, error=error)
 
     def _text(self, text: str | None) -> str | None:
         if text is None:
@@ -265,57 +261,41 @@ class Building:
             said = self._said[text] = self.redactor.text(text)
         return said
 
-    def _where(self, record: models.AtomDetail, name: str) -> dict[str, Any]:
-        return {
-            "atom": name,
-            "uuid": record.uuid,
-            "worker": self._text(record.worker),
-            "attempt": record.attempt,
-            "executions": record.executions,
-            "reversions": record.reversions,
-            "at": record.ended,
+    def _failure_of(
+        self, failure: ft.Failure, tried: Attempt | models.AtomDetail, **where: Any
+    ) -> FailureView:
+        """`tried` is the attempt that failed, or its record; `where` says what is known better."""
+        found = {
+            "worker": self._text(tried.worker),
+            "attempt": tried.attempt,
+            "executions": tried.executions,
+            "reversions": tried.reversions,
+            "at": tried.ended,
         }
+        return failure_of(failure, self.redactor, **{**found, **where})
 
     def _failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
-        where: dict[str, Any] = {}
+        where: dict[str, Any] = {"atom": name, "uuid": record.uuid}
         failure = record.failure
         if failure is None:
-            for item in record.items or ():
-                if item.failure is not None:
-                    failure = item.failure
-                    where = {
-                        "item": item.index,
-                        "worker": self._text(item.worker),
-                        "at": item.ended,
-                    }
-                    break
-        else:
-            where = {"item": _item_of(record, failure)}
-            if record.action == "revert":
-                where.update(self._executed(record))
-        if failure is None:
-            return None
-        return failure_of(failure, self.redactor, **{**self._where(record, name), **where})
-
-    def _executed(self, record: models.AtomDetail) -> dict[str, Any]:
-        """Where the execution was that failed before it was reverted."""
-        for attempt in reversed(record.past):
-            if attempt.action == "execute":
-                return {
-                    "worker": self._text(attempt.worker),
-                    "attempt": attempt.attempt,
-                    "executions": attempt.executions,
-                    "reversions": attempt.reversions,
-                    "at": attempt.ended,
-                }
-        return {"worker": None, "attempt": 0, "executions": 0, "reversions": 0, "at": None}
+            failed = next((item for item in record.items or () if item.failure is not None), None)
+            if failed is None or failed.failure is None:
+                return None
+            where |= {"item": failed.index, "worker": self._text(failed.worker), "at": failed.ended}
+            return self._failure_of(failed.failure, record, **where)
+        where["item"] = _item_of(record, failure)
+        if record.action != "revert":
+            return self._failure_of(failure, record, **where)
+        # The execution that failed before it was reverted.
+        executed = (each for each in reversed(record.past) if each.action == "execute")
+        return self._failure_of(failure, next(executed, _FORGOTTEN), **where)
 
     def _revert_failure(self, record: models.AtomDetail, name: str) -> FailureView | None:
         if record.revert_failure is None:
             return None
         item = next((each.index for each in record.items or () if each.revert_failure), None)
-        where = {**self._where(record, name), "action": "revert", "item": item}
-        return failure_of(record.revert_failure, self.redactor, **where)
+        where = {"atom": name, "uuid": record.uuid, "action": "revert", "item": item}
+        return self._failure_of(record.revert_failure, record, **where)
 
     def _result(self, record: models.AtomDetail, state: str) -> str | None:
         if state not in _WITH_RESULT:
@@ -404,28 +384,13 @@ def _progress(record: models.AtomDetail, state: str) -> float | None:
     return None
 
 
-def _not_begun(
-    node: int,
-    uuid: str | None,
-    name: str,
-    kind: str,
-    path: tuple[str, ...],
-    task: str | None,
-    why: str | None,
-) -> AtomView:
-    """An atom of which nothing is known but that it is there."""
-    return AtomView(
-        node, uuid, name, kind, path, task, states.PENDING, states.EXECUTE, 0, "execute",
-        None, None, None, None, None, (), 0, 0, 0, None, None, None, None, why,
-    )  # fmt: skip
-
-
 SCHEMA: Final = "wbengine/flow/1"
 #: What is shown of a flow that is under way, by its records, and has no engine that lives.
 INTERRUPTED: Final = "INTERRUPTED"
 #: What people see as the state of a task that is under way, and that no worker has begun yet.
 QUEUED: Final = "QUEUED"
 _RESTS: Final = states.FLOW_ENDED | {states.SUSPENDED, states.PENDING}
+_NOT_IN_JSON: Final = frozenset({"book_uuid", "book_name", "owner_short", "now", "outline"})
 
 
 def shown_state(state: str, owner: str | None, died: bool) -> str:
@@ -542,37 +507,13 @@ class FlowView:
 
     def to_dict(self, atoms: bool = True) -> dict[str, Any]:
         """Describe it for JSON; without the atoms what is left is small."""
-        told: dict[str, Any] = {
+        left_out = _NOT_IN_JSON if atoms else {*_NOT_IN_JSON, "atoms"}
+        return {
             "schema": SCHEMA,
-            "uuid": self.uuid,
-            "name": self.name,
             "book": {"uuid": self.book_uuid, "name": self.book_name},
-            "tags": dict(self.tags),
-            "state": self.state,
             "interrupted": self.shown_state == INTERRUPTED,
-            "owner": self.owner,
-            "owner_died": self.owner_died,
-            "created": formatting.iso(self.created),
-            "started": formatting.iso(self.started),
-            "ended": formatting.iso(self.ended),
-            "updated": formatting.iso(self.updated),
-            "duration": self.duration,
-            "counts": dict(self.counts),
-            "total": self.total,
-            "queued": self.queued,
-            "progress": self.progress,
-            "waiting": self.waiting,
-            "wish": self.wish,
-            "error": self.error,
-            "history": [change.to_dict() for change in self.history],
-            "failures": [failure.to_dict() for failure in self.failures],
-            "revert_path": [undone.to_dict() for undone in self.revert_path],
-            "values": dict(self.values),
-            "cursor": self.cursor,
+            **formatting.as_dict(self, "total", "queued", "error", without=left_out),
         }
-        if atoms:
-            told["atoms"] = [atom.to_dict() for atom in self.atoms]
-        return told
 
 
 def read(
@@ -587,25 +528,86 @@ def read(
 
     :raises NotFound: it is not.
     """
-    changes = connection.get_changes(uuid)
-    return view(
-        changes.put_into(None),
-        connection.get_outline(uuid),
-        connection.get_lease(uuid),
-        now=time.time() if now is None else now,
-        redactor=redactor,
-        book=book_of(connection, uuid),
-        wish=connection.commands([uuid]).get(uuid),
-        cursor=changes.cursor,
-        offered=offered,
-    )
+    records = FlowRecords(connection, uuid, redactor or Redactor())
+    records.look()
+    return records.view(now, offered)
 
 
-def book_of(connection: base.Connection, uuid: str) -> tuple[str, str] | None:
-    """The uuid and the name of the book that a flow is in."""
-    for row in connection.list_flows(uuid=uuid, limit=1).flows:
-        return row.book_uuid, row.book_name
-    return None
+class FlowRecords:
+    """What is kept of a flow, and a redactor that knows its secrets.
+
+    Reads only.  For one thread at a time.
+    """
+
+    def __init__(
+        self,
+        connection: base.Connection,
+        uuid: str,
+        redactor: Redactor,
+        cursor: str | None = None,
+    ) -> None:
+        self.uuid = uuid
+        self.redactor = redactor
+        #: Where somebody else goes on after the latest look.
+        self.cursor = cursor
+        #: All that is known, when that is all there is.
+        self.detail: models.FlowDetail | None = None
+        self._connection = connection
+        self._outline: outlines.Outline | None = None
+        self._outlined = -1
+        self._book: tuple[str, str] | None = None
+
+    def look(self) -> changes.Changes:
+        """What changed since the look before, or since the cursor.
+
+        :raises NotFound: the flow is not kept (any more).
+        """
+        found = self._connection.get_changes(self.uuid, self.cursor)
+        self.cursor = found.cursor
+        self.redactor = self.redactor.with_secrets_from(*secrets.values_of_changes(found))
+        if found.whole or self.detail is not None:
+            self.detail = found.put_into(self.detail)
+        return found
+
+    def learn(self) -> models.FlowDetail:
+        """Read all records, to know their secrets; the cursor stays where it was.
+
+        :raises NotFound: the flow is not kept (any more).
+        """
+        found = self._connection.get_changes(self.uuid).put_into(None)
+        self.redactor = self.redactor.with_secrets_of_flow(found)
+        return found
+
+    def view(self, now: float | None = None, offered: Collection[str] | None = None) -> FlowView:
+        """The flow as it was at the latest look; `offered` as for the function `view`.
+
+        :raises NotFound: the flow is not kept (any more).
+        """
+        if self.detail is None:
+            self.detail = self.learn()
+        detail = self.detail
+        if self._outlined != detail.epoch or self._outline is None:
+            self._outline = self._connection.get_outline(self.uuid)
+            self._outlined = detail.epoch
+        if self._book is None:
+            for row in self._connection.list_flows(uuid=self.uuid, limit=1).flows:
+                self._book = row.book_uuid, row.book_name
+        return view(
+            detail,
+            self._outline,
+            self._connection.get_lease(self.uuid),
+            now=time.time() if now is None else now,
+            redactor=self.redactor,
+            book=self._book,
+            wish=self._connection.commands([self.uuid]).get(self.uuid),
+            cursor=self.cursor,
+            offered=offered,
+            knows_secrets=True,
+        )
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        self._connection.close()
 
 
 def view(
@@ -619,24 +621,28 @@ def view(
     wish: FlowCommand | None = None,
     cursor: str | None = None,
     offered: Collection[str] | None = None,
+    knows_secrets: bool = False,
 ) -> FlowView:
     """Look at the records of a flow.
 
     Without an `outline` nothing is known of its structure but what it consists of.  `book` is the
     uuid and the name of the flow's book; `offered` the names of the tasks that live workers offer
-    (None: nobody knows).  Costs O(atoms + edges).
+    (None: nobody knows).  `knows_secrets`: the redactor knows those of the flow.  Costs
+    O(atoms + edges).
     """
+    redactor = redactor or Redactor()
+    redactor = redactor if knows_secrets else redactor.with_secrets_of_flow(detail)
     owner = None if lease is None else lease.owner
     made = Building(
         detail,
         outline,
-        redactor or Redactor(),
+        redactor,
         now=now,
         owner=None if owner is None else owners.in_words(owner),
         died=owner is not None and owners.died(owner),
         offered=offered,
     )
-    redactor, atoms = made.redactor, made.atoms()
+    atoms = made.atoms()
     history = tuple(
         ChangeView(
             change.state, change.at, None if change.why is None else redactor.text(change.why)
@@ -688,12 +694,12 @@ def _moments(detail: models.FlowDetail, atoms: Collection[AtomView]) -> Iterator
 
 def _started(detail: models.FlowDetail, atoms: Collection[AtomView]) -> float | None:
     """When it was run first, as far as that is remembered."""
-    told = [change.at for change in detail.history if change.state == states.RUNNING]
-    if told and len(detail.history) < 50:
-        return told[0]
+    begun = [change.at for change in detail.history if change.state == states.RUNNING]
+    if begun and len(detail.history) < 50:
+        return begun[0]
     # What was first is forgotten, or was never written.
     first = [each.submitted for atom in atoms for each in atom.attempts if each.submitted]
-    return min([*first, *told[:1]], default=None)
+    return min([*first, *begun[:1]], default=None)
 
 
 def _duration(
@@ -714,12 +720,12 @@ def _duration(
             begin = change.at
         elif change.state == states.RUNNING and change.at > started:
             # Another engine took over from one that told nobody when it ended.
-            told = (
+            moments = (
                 each.ended or each.started or each.submitted or 0.0
                 for atom in atoms
                 for each in atom.attempts
             )
-            last = max((each for each in told if each < change.at), default=begin)
+            last = max((each for each in moments if each < change.at), default=begin)
             total, begin = total + max(0.0, max(last, at) - begin), change.at
         at = change.at
     return total if begin is None else total + max(0.0, (until or begin) - begin)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,7 @@ __all__ = ["Tried", "as_dict", "clock", "count", "iso", "nth", "owner", "seconds
 _MOMENTS: Final = frozenset(
     {"at", "began", "born", "created", "ended", "heard", "started", "submitted", "updated"}
 )
+_PLAIN: Final = frozenset({type(None), bool, float, int, str})
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -29,28 +31,35 @@ def iso(moment: float | None) -> str | None:
     if moment is None:
         return None
     try:
-        told = datetime.fromtimestamp(moment, timezone.utc)
+        second, micros = divmod(round(moment * 1e6), 1_000_000)
+        return f"{_second(second)}.{micros // 1000:03}Z"
     except (ValueError, OverflowError, OSError):
         return None  # whoever wrote it had no clock
-    return told.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def as_dict(view: Any, *also: str) -> dict[str, Any]:
+@functools.lru_cache(1024)
+def _second(moment: int) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat().removesuffix("+00:00")
+
+
+def as_dict(view: Any, *also: str, without: Collection[str] = ()) -> dict[str, Any]:
     """A view for JSON: its fields and these of its properties, moments in ISO 8601."""
     fields = getattr(view, "_fields", None) or [each.name for each in dataclasses.fields(view)]
-    return {name: _for_json(name, getattr(view, name)) for name in (*fields, *also)}
+    found = {name: getattr(view, name) for name in (*fields, *also) if name not in without}
+    for name, value in found.items():
+        if type(value) not in _PLAIN:
+            found[name] = _for_json(value)
+    for name in _MOMENTS & found.keys():
+        found[name] = iso(found[name])
+    return found
 
 
-def _for_json(name: str, value: Any) -> Any:
-    if name in _MOMENTS:
-        return iso(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
+def _for_json(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, Mapping):
         return dict(value)
-    return [_for_json("", each) for each in value] if isinstance(value, tuple) else value
+    return [_for_json(each) for each in value] if isinstance(value, tuple) else value
 
 
 def clock(moment: float, now: float | None = None) -> str:
@@ -60,11 +69,11 @@ def clock(moment: float, now: float | None = None) -> str:
     ('01:00:00', '1970-01-01 00:00:00')
     """
     try:
-        told = datetime.fromtimestamp(moment, timezone.utc)
-        same = now is not None and datetime.fromtimestamp(now, timezone.utc).date() == told.date()
+        when = datetime.fromtimestamp(moment, timezone.utc)
+        same = now is not None and datetime.fromtimestamp(now, timezone.utc).date() == when.date()
     except (ValueError, OverflowError, OSError):
         return "?"
-    return f"{told:%H:%M:%S}" if same else f"{told:%Y-%m-%d %H:%M:%S}"
+    return f"{when:%H:%M:%S}" if same else f"{when:%Y-%m-%d %H:%M:%S}"
 
 
 def seconds(duration: float | None) -> str:

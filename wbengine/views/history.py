@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import math
@@ -82,69 +83,47 @@ class Moment(NamedTuple):
     why: str | None = None
     incident: models.Incident | None = None
 
-    def event(self, flow: models.FlowDetail, redactor: Redactor) -> Event:
+    def event(
+        self, flow: models.FlowDetail, redactor: Redactor, progress: float | None = None
+    ) -> Event:
         """It, as people look at it."""
-        atom, attempt = self.atom, self.attempt
+
+        def text(said: str | None) -> str | None:
+            return None if said is None else redactor.text(said)
+
+        atom, attempt, incident = self.atom, self.attempt, self.incident
         if atom is None:
-            why = None if self.why is None else redactor.text(self.why)
-            return Event(self.at, FLOW, redactor.text(flow.name), flow.uuid, self.state, error=why)
-        if self.incident is not None:
-            return _of_incident(self.incident, atom, attempt, redactor)
-        error = attempt.error if attempt is not None and self.state not in _BUSY else None
-        return _of_atom(self.at, self.state, atom, attempt, redactor, error)
+            name = redactor.text(flow.name)
+            return Event(self.at, FLOW, name, flow.uuid, self.state, error=text(self.why))
+        one = atom if attempt is None else attempt
+        found = Event(
+            self.at,
+            ATOM,
+            redactor.text(atom.name),
+            atom.uuid,
+            self.state,
+            one.attempt,
+            one.action,
+            None if attempt is None else text(attempt.worker),
+            progress,
+            None if attempt is None or self.state in _BUSY else text(attempt.error),
+            one.executions,
+            one.reversions,
+        )
+        if incident is None:
+            return found
+        return dataclasses.replace(
+            found,
+            kind=INCIDENT,
+            attempt=incident.attempt,
+            worker=text(incident.worker),
+            error=None,
+            lost_worker=text(incident.lost),
+            item=None if incident.item < 0 else incident.item,
+        )
 
 
-def _of_atom(
-    at: float | None,
-    state: str,
-    atom: models.AtomDetail,
-    attempt: Attempt | None,
-    redactor: Redactor,
-    error: str | None = None,
-    progress: float | None = None,
-) -> Event:
-    one = atom if attempt is None else attempt
-    worker = None if attempt is None or attempt.worker is None else redactor.text(attempt.worker)
-    return Event(
-        at,
-        ATOM,
-        redactor.text(atom.name),
-        atom.uuid,
-        state,
-        one.attempt,
-        one.action,
-        worker,
-        progress,
-        None if error is None else redactor.text(error),
-        one.executions,
-        one.reversions,
-    )
-
-
-def _of_incident(
-    incident: models.Incident, atom: models.AtomDetail, attempt: Attempt | None, redactor: Redactor
-) -> Event:
-    worker, lost = (
-        None if name is None else redactor.text(name) for name in (incident.worker, incident.lost)
-    )
-    one = atom if attempt is None else attempt
-    return Event(
-        incident.at,
-        INCIDENT,
-        redactor.text(atom.name),
-        atom.uuid,
-        incident.event,
-        incident.attempt,
-        one.action,
-        worker,
-        executions=one.executions,
-        reversions=one.reversions,
-        lost_worker=lost,
-        item=None if incident.item < 0 else incident.item,
-    )
-
-
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """What was told of an atom last: its attempt, whether also how that ended, its state."""
 
     attempt: int = 0
@@ -153,28 +132,28 @@ class _Told(NamedTuple):
     progress: float | None = None
     incidents: Collection[Any] = ()
 
-    def then(self, atom: models.AtomDetail, state: str, incidents: Collection[Any]) -> _Told:
+    def then(self, atom: models.AtomDetail, state: str, incidents: Collection[Any]) -> _Reported:
         """After all was told that its record says now, and these incidents."""
         number, ended = self.attempt, self.ended
         last = atom.last_attempt
         if last is not None and last.attempt >= number:
             ended = last.state is not None or (ended and last.attempt == number)
             number = last.attempt
-        return _Told(number, ended, state, atom.progress, incidents)
+        return _Reported(number, ended, state, atom.progress, incidents)
 
 
-_NOTHING: Final = _Told()
+_NOTHING: Final = _Reported()
 
 
 def moments_of(
-    atom: models.AtomDetail, told: _Told = _NOTHING, now: float | None = None
+    atom: models.AtomDetail, reported: _Reported = _NOTHING, now: float | None = None
 ) -> Iterator[Moment]:
     """What its record says has happened to an atom since something was told of it, in that order.
 
     What has no time of its own happened `now`, or when what was before it did: whoever was lost
     told nobody when an attempt ended, but who looks on sees it given up.
     """
-    number, ended, last, at = told.attempt, told.ended, told.state, None
+    number, ended, last, at = reported.attempt, reported.ended, reported.state, None
     attempts = atom.all_attempts
     for attempt, following in itertools.zip_longest(attempts, attempts[1:]):
         if attempt.attempt < number or (attempt.attempt == number and ended):
@@ -222,7 +201,7 @@ class Teller:
     """Tells what is new in records, each thing once; remembers of each atom what was told last."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._changes: set[models.Change] = set()
 
     def tell(
@@ -255,26 +234,26 @@ class Teller:
         redactor: Redactor,
         now: float | None,
     ) -> Iterator[Event]:
-        told = self._told.get(atom.uuid, _NOTHING)
+        reported = self._reported.get(atom.uuid, _NOTHING)
         moment = None
-        for moment in moments_of(atom, told, now):
+        for moment in moments_of(atom, reported, now):
             yield moment.event(flow, redactor)
         state = atom.state or states.PENDING
         if moment is None or moment.attempt is not None:
             progress = atom.progress
-            if state in _BUSY and progress is not None and progress != told.progress:
-                yield _of_atom(now, state, atom, atom.last_attempt, redactor, progress=progress)
+            if state in _BUSY and progress is not None and progress != reported.progress:
+                yield Moment(now, state, atom, atom.last_attempt).event(flow, redactor, progress)
         known: dict[Any, None] = {}
         for each in incidents_of(atom):
             assert each.incident is not None
             key = each.incident._replace(worker=None)
-            if key in told.incidents:
+            if key in reported.incidents:
                 known[key] = None
             # Each is told once, with both workers, or as it is where they are told from records.
             elif now is None or not _is_open(each.incident, atom):
                 known[key] = None
                 yield each.event(flow, redactor)
-        self._told[atom.uuid] = told.then(atom, state, known)
+        self._reported[atom.uuid] = reported.then(atom, state, known)
 
 
 SCHEMA: Final = "wbengine/events/1"
@@ -309,11 +288,7 @@ class EventPage:
     after: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "events": [event.to_dict() for event in self.events],
-            "after": self.after,
-        }
+        return {"schema": SCHEMA, **formatting.as_dict(self)}
 
 
 def page(

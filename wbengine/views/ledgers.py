@@ -10,6 +10,7 @@ from typing import Any, Final
 from wbengine import _names, transports
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base
+from wbengine.views import formatting
 
 __all__ = ["STATES", "RowPage", "RowView", "opened", "rows"]
 
@@ -30,14 +31,7 @@ class RowView:
     age: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "id": self.id,
-            "epoch": self.epoch,
-            "state": self.state,
-            "holder": self.holder,
-            "age": round(self.age, 3),
-        }
+        return {**formatting.as_dict(self), "age": round(self.age, 3)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,21 +62,11 @@ class RowView:
         return flow.shown_state(self.state, self.owner, self.owner_died)
 
     def to_dict(self) -> dict[str, Any]:
+        left_out = ("book_uuid", "book_name", "owner_short")
         return {
-            "uuid": self.uuid,
-            "name": self.name,
+            **formatting.as_dict(self, without=left_out),
             "book": {"uuid": self.book_uuid, "name": self.book_name},
-            "state": self.state,
             "interrupted": self.shown_state == flow.INTERRUPTED,
-            "created": formatting.iso(self.created),
-            "updated": formatting.iso(self.updated),
-            "counts": dict(self.counts),
-            "total": self.total,
-            "progress": self.progress,
-            "owner": self.owner,
-            "owner_died": self.owner_died,
-            "error": self.error,
-            "tags": dict(self.tags),
         }
 
 
@@ -88,11 +78,7 @@ class ListingView:
     after: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "flows": [row.to_dict() for row in self.flows],
-            "after": self.after,
-        }
+        return {"schema": SCHEMA, **formatting.as_dict(self)}
 
 
 def page(

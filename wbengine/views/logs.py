@@ -27,7 +27,7 @@ class LogLine(NamedTuple):
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self._asdict(), "at": formatting.iso(self.at)}
+        return formatting.as_dict(self)
 
 
 def read(

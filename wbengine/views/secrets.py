@@ -26,10 +26,10 @@ def values_of_records(records: Iterable[models.AtomDetail]) -> Iterator[Any]:
     for record in records:
         if record.has_meta:
             yield record.meta
-        told = (record.results, record.revert_results, record.failure, record.revert_failure)
-        if told != _NOTHING:
+        kept = (record.results, record.revert_results, record.failure, record.revert_failure)
+        if kept != _NOTHING:
             secret = is_secret_key(record.name)
-            for value in told:
+            for value in kept:
                 if value is not None and not isinstance(value, int | float):
                     # What "make_password" returns is one.
                     yield {record.name: value} if secret else value

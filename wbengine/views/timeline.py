@@ -5,10 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from wbengine import states
-from wbengine.views import formatting
 from wbengine.views.atoms import AtomView, AttemptView
 from wbengine.views.flow import FlowView
 
@@ -35,21 +33,6 @@ class Bar:
     @property
     def seconds(self) -> float:
         return self.ended - self.started
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "uuid": self.uuid,
-            "name": self.name,
-            "attempt": self.attempt,
-            "action": self.action,
-            "executions": self.executions,
-            "reversions": self.reversions,
-            "state": self.state,
-            "started": formatting.iso(self.started),
-            "ended": formatting.iso(self.ended),
-            "queued": self.queued,
-            "error": self.error,
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,90 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 
 from wbengine import states
-from wbengine.persistence import base, changes, models
-from wbengine.types import outline as outlines
-from wbengine.views import flow, history, secrets
+from wbengine.persistence import base, models
+from wbengine.views import flow, history
 from wbengine.views.flow import FlowView
 from wbengine.views.history import Event
 from wbengine.views.redaction import Redactor
 
-__all__ = ["Event", "FlowRecords", "FlowWatcher", "events_of"]
-
-
-class FlowRecords:
-    """What is kept of a flow, and a redactor that knows its secrets.
-
-    Reads only, and keeps a connection: close it.  For one thread at a time.
-    """
-
-    def __init__(
-        self, backend: base.Backend, uuid: str, redactor: Redactor, cursor: str | None = None
-    ) -> None:
-        self.uuid = uuid
-        self.redactor = redactor
-        #: Where somebody else goes on after the latest look.
-        self.cursor = cursor
-        #: All that is known, when that is all there is.
-        self.detail: models.FlowDetail | None = None
-        self._connection = backend.get_connection()
-        self._outline: outlines.Outline | None = None
-        self._outlined = -1
-        self._book: tuple[str, str] | None = None
-
-    def look(self) -> changes.Changes:
-        """What changed since the look before, or since the cursor.
-
-        :raises NotFound: the flow is not kept (any more).
-        """
-        found = self._connection.get_changes(self.uuid, self.cursor)
-        self.cursor = found.cursor
-        self.redactor = self.redactor.with_secrets_from(*secrets.values_of_changes(found))
-        if found.whole or self.detail is not None:
-            self.detail = found.put_into(self.detail)
-        return found
-
-    def learn(self) -> models.FlowDetail:
-        """Read all records, to know their secrets; the cursor stays where it was.
-
-        :raises NotFound: the flow is not kept (any more).
-        """
-        found = self._connection.get_changes(self.uuid).put_into(None)
-        self.redactor = self.redactor.with_secrets_of_flow(found)
-        return found
-
-    def view(
-        self, now: float | None = None, offered: Collection[str] | None = None
-    ) -> flow.FlowView:
-        """The flow as it was at the latest look; `offered` as for `flow.view`.
-
-        :raises NotFound: the flow is not kept (any more).
-        """
-        if self.detail is None:
-            self.detail = self.learn()
-        detail = self.detail
-        if self._outlined != detail.epoch or self._outline is None:
-            self._outline = self._connection.get_outline(self.uuid)
-            self._outlined = detail.epoch
-        if self._book is None:
-            self._book = flow.book_of(self._connection, self.uuid)
-        return flow.view(
-            detail,
-            self._outline,
-            self._connection.get_lease(self.uuid),
-            now=time.time() if now is None else now,
-            redactor=self.redactor,
-            book=self._book,
-            wish=self._connection.commands([self.uuid]).get(self.uuid),
-            cursor=self.cursor,
-            offered=offered,
-        )
-
-    def close(self) -> None:
-        """Give the connection back; idempotent."""
-        self._connection.close()
+__all__ = ["Event", "FlowWatcher", "events_of"]
 
 
 class FlowWatcher:
@@ -108,7 +33,9 @@ class FlowWatcher:
         knows_secrets: bool = False,
     ) -> None:
         self.uuid = uuid
-        self._records = FlowRecords(backend, uuid, redactor or Redactor(), cursor)
+        self._records = flow.FlowRecords(
+            backend.get_connection(), uuid, redactor or Redactor(), cursor
+        )
         self._knows_secrets = knows_secrets
         self._teller = history.Teller()
         self._state: str | None = None
@@ -170,5 +97,5 @@ class FlowWatcher:
 
 def events_of(detail: models.FlowDetail, redactor: Redactor | None = None) -> list[Event]:
     """What happened to a flow so far, as far as its records remember it."""
-    redactor = (redactor or Redactor()).with_secrets_from(*secrets.values_of_flow(detail))
+    redactor = (redactor or Redactor()).with_secrets_of_flow(detail)
     return history.Teller().tell(detail, detail, redactor, None)
