@@ -68,49 +68,43 @@ class Redactor:
         joined = "\0".join(found)
         return found if self.text(joined) == joined else [self.text(each) for each in found]
 
-    def url(self, url: str) -> str:
-        """A URL without its password, and without secrets in its options."""
-        return self.text(url)
-
     def value(self, value: Any, key: object = None) -> Any:
         """What may be shown of a value, which was found under `key`: something for JSON."""
         if not self.show_values:
             return describe(value)
         if is_secret_key(key) and value is not None:
             return MASK
-        return self._shown(value, 0, ())
+        return self._shown(value, ())
 
     def result(self, value: Any, key: object = None) -> str:
         """`value` in one text."""
         shown = self.value(value, key)
         return shown if isinstance(shown, str) and not self.show_values else repr(shown)
 
-    def _shown(self, value: Any, depth: int, around: tuple[int, ...]) -> Any:
+    def _shown(self, value: Any, around: tuple[int, ...]) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
-            told = self.text(str(value))
-            return value if told == str(value) else told
+            masked = self.text(str(value))
+            return value if masked == str(value) else masked
         if isinstance(value, str):
             return self.text(value[:_LONGEST]) + ("…" if len(value) > _LONGEST else "")
         if isinstance(value, bytes | bytearray):
             return self.text(repr(bytes(value[:_LONGEST])))
         if isinstance(value, ft.Failure):
             return self.text(f"{next(iter(value), 'Exception')}: {value.exception_str}")
-        if depth > _DEEPEST or id(value) in around:
+        if len(around) > _DEEPEST or id(value) in around:
             return "…"
         around = (*around, id(value))
         if isinstance(value, Mapping):
-            return self._shown_mapping(value, depth, around)
+            return self._shown_mapping(value, around)
         if isinstance(value, list | tuple | AbstractSet):
             parts = list(value)
-            shown = [self._shown(part, depth + 1, around) for part in parts[:_MOST]]
+            shown = [self._shown(part, around) for part in parts[:_MOST]]
             return shown if len(parts) <= _MOST else [*shown, f"… {len(parts) - _MOST:,} more"]
         return self.text(_repr(value))
 
-    def _shown_mapping(
-        self, value: Mapping[Any, Any], depth: int, around: tuple[int, ...]
-    ) -> dict[str, Any]:
+    def _shown_mapping(self, value: Mapping[Any, Any], around: tuple[int, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for number, (key, inside) in enumerate(list(value.items())):
             if number == _MOST:
@@ -118,7 +112,7 @@ class Redactor:
                 break
             hidden = is_secret_key(key) and inside is not None
             name = self.text(key if isinstance(key, str) else _repr(key))
-            found[name] = MASK if hidden else self._shown(inside, depth + 1, around)
+            found[name] = MASK if hidden else self._shown(inside, around)
         return found
 
 
