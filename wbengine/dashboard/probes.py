@@ -43,9 +43,9 @@ class Probes:
     def metrics(self, request: Request) -> Response:
         """What Prometheus scrapes: the workers and queues of the fleet, and this process."""
         monitor = self._state.monitor
-        depths = self._queues if monitor.is_known else None
+        looks = (monitor.workers, self._queues) if monitor.is_known else (list, None)
         try:
-            text, kind = metrics.render(metrics.FleetCollector(monitor.seen, depths))
+            text, kind = metrics.render(metrics.FleetCollector(*looks))
         except ImportError as error:
             raise HTTPException(501, str(error)) from error
         return Response(text, headers={"content-type": kind})

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from wbengine import exceptions
 from wbengine.engines.worker_based.messages import life
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wbengine.views.fleet import Fleet, WorkerView
     from wbengine.views.queues import QueueView
 
-__all__ = ["WorkerMonitor", "Seen"]
+__all__ = ["WorkerMonitor"]
 
 #: Seconds for which an answer is good enough, and for which it is waited.
 FRESH: Final = 1.5
@@ -88,8 +88,8 @@ class WorkerMonitor:
         if self._fleet is None:
             return None
         if self._settled:
-            told = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
-            return frozenset(task for worker in told for task in worker.tasks)
+            there = [worker for worker in self._fleet.workers() if worker.state not in _LEAVING]
+            return frozenset(task for worker in there for task in worker.tasks)
         with self._lock:
             now = time.monotonic()
             if now - self._tried >= AGAIN:
@@ -143,25 +143,3 @@ class WorkerMonitor:
             if self._is_open and self._fleet is not None:
                 self._fleet.close()
             self._is_open = False
-
-    def seen(self) -> list[Seen]:
-        """For metrics: who is there; nobody, where nothing is known of workers."""
-        return [] if self._fleet is None else [Seen.of(worker) for worker in self.workers()]
-
-
-class Seen(NamedTuple):
-    """A worker, as metrics want to know it."""
-
-    identity: str | None
-    topics: tuple[str, ...]
-    slots: int
-    running: int
-    heard: float
-    state: str
-
-    @classmethod
-    def of(cls, worker: WorkerView) -> Seen:
-        identity = worker.name if worker.host else None  # TaskFlow's have none
-        return cls(
-            identity, worker.topics, worker.slots, worker.running, worker.heard, worker.state
-        )

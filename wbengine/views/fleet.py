@@ -73,12 +73,17 @@ class WorkerView:
     working: float = 0.0
     current: tuple[WorkView, ...] = ()
 
+    @property
+    def identity(self) -> str | None:
+        """Its name, if it has one of its own: TaskFlow's workers have none."""
+        return self.name if self.host else None
+
     @classmethod
     def of(cls, seen: snapshots.WorkerSnapshot) -> WorkerView:
         """What an executor saw."""
         host, pid = describing.host_and_pid(seen.identity or "")
-        told = seen.life or life.Life()
-        began = (*told.since, *[0.0] * len(told.current))
+        itself = seen.life or life.Life()
+        began = (*itself.since, *[0.0] * len(itself.current))
         return cls(
             name=seen.identity or f"taskflow:{', '.join(seen.topics)}",
             host=host,
@@ -88,17 +93,17 @@ class WorkerView:
             queues=seen.queues,
             tasks=seen.tasks,
             slots=seen.slots,
-            running=len(told.current) if seen.life is not None else seen.running,
+            running=len(itself.current) if seen.life is not None else seen.running,
             heard=seen.heard,
-            born=told.birth,
+            born=itself.birth,
             version=seen.software,
             ledger=seen.ledger,
-            succeeded=told.successes,
-            failed=told.failures,
-            working=told.working,
+            succeeded=itself.successes,
+            failed=itself.failures,
+            working=itself.working,
             current=tuple(
                 WorkView(request, task, began[number] or None)
-                for number, (request, task) in enumerate(told.current)
+                for number, (request, task) in enumerate(itself.current)
             ),
         )
 
@@ -254,8 +259,8 @@ class Fleet:
         :raises NotFound: as `find`.
         """
         asked = self.workers() if names is None else self.find(names)
-        told = self._executor.ping([each.name for each in asked if each.host], timeout)
-        return [_ping_of(each.name, told.get(each.name)) for each in asked]
+        pongs = self._executor.ping([each.name for each in asked if each.host], timeout)
+        return [_ping_of(each.name, pongs.get(each.name)) for each in asked]
 
     # Telling.
 
@@ -268,11 +273,11 @@ class Fleet:
         :raises ValueError: a worker cannot be told that.
         """
         commands.check_order(what)
-        told = self.workers() if names is None else self.find(names)
+        workers = self.workers() if names is None else self.find(names)
         # All: also those that were not heard of.
-        for name in [None] if names is None else [worker.name for worker in told]:
+        for name in [None] if names is None else [worker.name for worker in workers]:
             self._executor.control(what, name)
-        return told
+        return workers
 
     def obeyed(
         self, what: str, workers: Sequence[WorkerView], timeout: float, *, to_the_end: bool = False
