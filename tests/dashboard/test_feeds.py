@@ -14,13 +14,11 @@ from tests.dashboard.site import running, stream
 from wbengine import exceptions
 from wbengine.dashboard import feeds
 from wbengine.persistence import base
-from wbengine.views import watcher
+from wbengine.views import flow as flows
 
 
-class Written:
+class Written(feeds.Source[list[int]]):
     """Numbers that are written one after the other; a cursor is how many of them were seen."""
-
-    due = float("inf")
 
     def __init__(self, numbers: list[int], seen: int = 0) -> None:
         self.numbers = numbers
@@ -30,7 +28,7 @@ class Written:
         self.around: Callable[[], None] = lambda: None
 
     @property
-    def cursor(self) -> str | None:
+    def cursor(self) -> str | None:  # type: ignore[override]
         return str(self.seen)
 
     def turn(self) -> list[int] | None:
@@ -40,9 +38,6 @@ class Written:
         self.seen += len(found)
         self.around()
         return found or None
-
-    def weight(self, found: list[int]) -> int:
-        return len(found)
 
     def close(self) -> None:
         self.closed += 1
@@ -60,19 +55,14 @@ async def kind() -> AsyncIterator[feeds.Feeds[list[int]]]:
     closing.set()
 
 
-Joined = tuple[feeds.Feed[list[int]], int, list[feeds.Turn[list[int]]]]
-
-
-async def heard(joined: Joined, last: int) -> list[int]:
+async def heard(listener: feeds.Listener[list[int]], last: int) -> list[int]:
     """All that is told until that number."""
-    feed, number, turns = joined
-    found = [each for turn in turns for each in turn.found]
-    while last not in found:
-        turn = await feed.after(number)
-        assert turn is not None
-        number += 1
+    found: list[int] = []
+    async for turn in listener:
         found += turn.found
-    return found
+        if last in found:
+            return found
+    raise AssertionError("it has ended")
 
 
 @pytest.mark.parametrize("often", [1, 3])
@@ -88,16 +78,16 @@ def test_a_newcomer_misses_nothing_and_hears_nothing_twice(often: int) -> None:
     async def story_() -> None:
         async with kind() as found:
             first, later = Written(numbers, 2), Written(numbers)
-            one = await found.join("numbers", first, None)
+            one = await found.join("numbers", first)
             later.around = write
-            other = await found.join("numbers", later, later.turn())
-            assert other[0] is one[0] and later.closed == 1, "they listen to the same"
+            other = await found.join("numbers", later)
+            assert other.feed is one.feed and later.closed == 1, "they listen to the same"
             numbers.append(99)
             assert await heard(other, 99) == [*range(1, 3 + often), 99]
             assert await heard(one, 99) == [*range(3, 3 + often), 99]
-            found.leave(one[0])
+            found.leave(one)
             assert first.closed == 0
-            found.leave(other[0])
+            found.leave(other)
             assert first.closed == 1
 
     asyncio.run(story_())
@@ -110,12 +100,12 @@ def test_where_too_much_happens_one_listens_alone() -> None:
         async with kind() as found:
             first, later = Written(numbers), Written(numbers)
             first.around = lambda: numbers.append(len(numbers) + 1)  # at each look
-            one = await found.join("numbers", first, None)
-            other = await found.join("numbers", later, None)
-            assert other[0] is not one[0] and later.closed == 0
+            one = await found.join("numbers", first)
+            other = await found.join("numbers", later)
+            assert other.feed is not one.feed and later.closed == 0
             assert (await heard(other, 50))[:50] == list(range(1, 51))
-            found.leave(one[0])
-            found.leave(other[0])
+            found.leave(one)
+            found.leave(other)
             assert later.closed == 1
 
     asyncio.run(story_())
@@ -123,18 +113,18 @@ def test_where_too_much_happens_one_listens_alone() -> None:
 
 def test_who_is_far_behind_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for slow readers is bounded."""
-    monkeypatch.setattr(feeds, "_HELD", 10)
+    monkeypatch.setattr(feeds, "_TURNS", 2)
     numbers: list[int] = []
 
     async def story_() -> None:
         async with kind() as found:
-            slow = await found.join("numbers", Written(numbers), None)
-            feed, number, _ = await found.join("numbers", Written(numbers), None)
-            for turn in range(4):
-                numbers.extend(range(turn * 5, turn * 5 + 5))
-                assert await feed.after(number + turn) is not None
-            assert await feed.after(slow[1]) is None, "it goes on from its cursor"
-            assert await feed.after(slow[1] + 3) is not None
+            slow = await found.join("numbers", Written(numbers))
+            fast = await found.join("numbers", Written(numbers))
+            for number in range(4):
+                numbers.append(number)
+                assert await heard(fast, number) == [number]
+            seen = [turn.found async for turn in slow]
+            assert seen == [[0], [1]], "it goes on from its cursor"
 
     asyncio.run(story_())
 
@@ -156,12 +146,9 @@ def test_what_is_gone_ends_and_what_is_away_is_asked_again(
 
         source.around = fails
         found: feeds.Feeds[list[int]] = feeds.Feeds(0.0, threading.Event(), told.append)
-        feed, number, _ = await found.join("numbers", source, None)
+        listener = await found.join("numbers", source)
         numbers.append(1)
-        while failures:
-            turn = await feed.after(number)
-            number += 1
-        assert turn is None or await feed.after(number) is None
+        assert [turn.found async for turn in listener] == [[1]]
         assert source.closed == 1 and [str(error) for error in told] == ["away"]
 
     asyncio.run(story_())
@@ -170,10 +157,10 @@ def test_what_is_gone_ends_and_what_is_away_is_asked_again(
 def test_many_who_look_at_one_flow_cost_no_more_looks_than_one(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, look = [], watcher.FlowRecords.look
+    looks, look = [], flows.FlowRecords.look
     uuid = kept.uuids["good"]
 
-    def counted(records: watcher.FlowRecords) -> base.Changes:
+    def counted(records: flows.FlowRecords) -> base.Changes:
         looks.append(1)
         return look(records)
 
@@ -183,7 +170,7 @@ def test_many_who_look_at_one_flow_cost_no_more_looks_than_one(
         streams = [listening.enter_context(stream(site, path)) for _ in range(20)]
         for events in streams:
             next(events)  # what has happened so far
-        monkeypatch.setattr(watcher.FlowRecords, "look", counted)
+        monkeypatch.setattr(flows.FlowRecords, "look", counted)
         with contextlib.closing(kept.backend.get_connection()) as connection:
             detail = connection.get_flow_details(uuid)
             atom = next(iter(detail))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
 from wbengine import exceptions
 
-__all__ = ["FAILURES", "Feed", "Feeds", "Source", "Turn", "rest"]
+__all__ = ["FAILURES", "Feed", "Feeds", "Listener", "Source", "Turn", "rest"]
 
 LOG: Final = logging.getLogger(__name__)
 
@@ -31,32 +32,25 @@ _SHARE: Final = 3
 _LONGEST: Final = 2.0
 #: Seconds in which the end of the server is noticed.
 _NAP: Final = 0.2
-#: Turns that are kept for slow readers, and what these may hold together.
+#: Turns that are kept for a slow reader.
 _TURNS: Final = 64
-_HELD: Final = 5_000
 #: Looks of a newcomer who wants to listen to what others listen to already.
 _TRIES: Final = 20
 
 _T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
 
 
-class Source(Protocol[_T_co]):
+class Source(abc.ABC, Generic[_T]):
     """What can be looked at again and again."""
 
-    @property
-    def cursor(self) -> str | None:
-        """Where another source of the kind goes on after the latest turn."""
+    #: Where another source of the kind goes on after the latest turn.
+    cursor: str | None
+    #: When (`time.monotonic`) it has something to say although nothing may have changed.
+    due = math.inf
 
-    @property
-    def due(self) -> float:
-        """When (`time.monotonic`) it has something to say although nothing may have changed."""
-
-    def turn(self) -> _T_co | None:
+    @abc.abstractmethod
+    def turn(self) -> _T | None:
         """What is new since the turn before; None: nothing.  Blocks."""
-
-    def weight(self, found: Any) -> int:
-        """How much a turn holds."""
 
     def close(self) -> None:
         """Idempotent."""
@@ -65,17 +59,37 @@ class Source(Protocol[_T_co]):
 class Turn(Generic[_T]):
     """What was new at one look, and how that is told: made once for all who are told alike."""
 
-    def __init__(self, found: _T, cursor: str | None) -> None:
+    def __init__(self, found: _T, source: Source[_T]) -> None:
         self.found = found
-        self.cursor = cursor
-        self._told: dict[Hashable, Any] = {}
+        self.source = source
+        self.cursor = source.cursor
+        self._texts: dict[Hashable, Any] = {}
         self._lock = asyncio.Lock()
 
-    async def told(self, alike: Hashable, tell: Callable[[Turn[_T]], Any]) -> Any:
+    async def text(self, alike: Hashable, tell: Callable[[Turn[_T]], Any]) -> Any:
         async with self._lock:
-            if alike not in self._told:
-                self._told[alike] = await run_in_threadpool(tell, self)
-            return self._told[alike]
+            if alike not in self._texts:
+                self._texts[alike] = await run_in_threadpool(tell, self)
+            return self._texts[alike]
+
+
+class Listener(Generic[_T]):
+    """Hears turns, one after the other; who is too far behind hears no more of them, and goes on
+    from a cursor.
+    """
+
+    def __init__(self) -> None:
+        self.feed: Feed[_T] | None = None
+        self._turns: asyncio.Queue[Turn[_T] | None] = asyncio.Queue()
+
+    def hear(self, turn: Turn[_T] | None) -> None:
+        """One more; None: there will be no other one."""
+        if (behind := self._turns.qsize()) <= _TURNS:
+            self._turns.put_nowait(turn if behind < _TURNS else None)
+
+    async def __aiter__(self) -> AsyncIterator[Turn[_T]]:
+        while (turn := await self._turns.get()) is not None:
+            yield turn
 
 
 class Feed(Generic[_T]):
@@ -86,60 +100,39 @@ class Feed(Generic[_T]):
         self.source = source
         #: Around whatever uses the source.
         self.lock = asyncio.Lock()
-        self.listeners = 0
+        self.listeners: set[Listener[_T]] = set()
         #: When it may be looked at again, and when it was; what it was marked by then.
         self.due = 0.0
         self.looked = time.monotonic()
         self.mark: str | None = ""
-        #: How many turns there were.
-        self.count = 0
         self.ended = False
-        self._closed = False
-        self._turns: deque[Turn[_T]] = deque(maxlen=_TURNS)
-        self._news = asyncio.Event()
 
-    async def look(self) -> None:
-        """One turn.  To be called under the lock.
+    async def look(self) -> bool:
+        """One turn; whether there was anything new.  To be called under the lock.
 
         :raises NotFound: there is no such thing any more.
         :raises StorageFailure: it could not be read, nor (TransportFailure) be asked.
         """
         self.looked = time.monotonic()
         found = await run_in_threadpool(self.source.turn)
-        if found is not None and not self.ended:
-            self._turns.append(Turn(found, self.source.cursor))
-            self.count += 1
-            while len(self._turns) > 1 and self._weight() > _HELD:
-                self._turns.popleft()
-            self._wake()
-
-    def _weight(self) -> int:
-        return sum(self.source.weight(turn.found) for turn in self._turns)
-
-    async def after(self, number: int) -> Turn[_T] | None:
-        """The turn of this number, as soon as there is one; None: there is none any more, or who
-        asks is too far behind, and goes on from a cursor.
-        """
-        while number >= self.count and not self.ended:
-            await self._news.wait()
-        at = number - self.count
-        return self._turns[at] if -len(self._turns) <= at < 0 else None
+        if found is None:
+            return False
+        turn = Turn(found, self.source)
+        for listener in self.listeners:
+            listener.hear(turn)
+        return True
 
     def end(self) -> None:
         """Nothing will be told any more."""
         self.ended = True
-        self._wake()
+        for listener in self.listeners:
+            listener.hear(None)
         self.close()
 
     def close(self) -> None:
         """Give back what an ended source holds, unless it is being looked at: then after that."""
-        if self.ended and not self._closed and not self.lock.locked():
-            self._closed = True
+        if self.ended and not self.lock.locked():
             self.source.close()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 class Feeds(Generic[_T]):
@@ -164,60 +157,57 @@ class Feeds(Generic[_T]):
         self._shared: dict[Hashable, Feed[_T]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def join(
-        self, key: Hashable, source: Source[_T], first: _T | None
-    ) -> tuple[Feed[_T], int, list[Turn[_T]]]:
-        """What to listen to from now on, the number of the turn that comes next, and those before.
-
-        `source` had its `first` turn, and is closed by the feed, or here.
+    async def join(self, key: Hashable, source: Source[_T]) -> Listener[_T]:
+        """Who listens from now on, and hears first what `source` says: it belongs to the feed, or
+        is closed here.  If this fails, the caller closes it.
         """
-        turns = [] if first is None else [Turn(first, source.cursor)]
+        listener = Listener[_T]()
+        await self._turn(source, listener)
         feed = self._shared.get(key)
-        if feed is not None:
-            feed.listeners += 1
-            try:
-                number = await self._caught_up(feed, source, turns)
-            except BaseException:
-                self.leave(feed)
-                source.close()
-                raise
-            if number is not None:
-                source.close()
-                return feed, number, turns
-            self.leave(feed)
-        feed = Feed(key, source)
-        feed.listeners = 1
+        if feed is not None and await self._caught_up(feed, source, listener):
+            source.close()
+            return listener
+        listener.feed = feed = Feed(key, source)
+        feed.listeners.add(listener)
         self._all.add(feed)
         self._shared.setdefault(key, feed)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return feed, 0, turns
+        return listener
 
-    @staticmethod
-    async def _caught_up(feed: Feed[_T], source: Source[_T], turns: list[Turn[_T]]) -> int | None:
-        """The number of the next turn once the source has seen what the feed has; None: too much
-        happens.
+    async def _caught_up(self, feed: Feed[_T], source: Source[_T], listener: Listener[_T]) -> bool:
+        """Whether one has seen by its own `source` what the feed has, and listens to that now; not
+        if too much happens.
 
         It has when the feed finds nothing that came between its look before and one that follows.
         """
-        async with feed.lock:
-            for _ in range(_TRIES):
-                if feed.ended:
-                    return None
-                found = await run_in_threadpool(source.turn)
-                if found is not None:
-                    turns.append(Turn(found, source.cursor))
-                before = feed.count
-                await feed.look()
-                if feed.count == before:
-                    return before
-        return None
+        try:
+            async with feed.lock:
+                for _ in range(_TRIES):
+                    if feed.ended:
+                        return False
+                    await self._turn(source, listener)
+                    if not await feed.look():
+                        listener.feed = feed
+                        feed.listeners.add(listener)
+                        return True
+            return False
+        finally:
+            feed.close()
 
-    def leave(self, feed: Feed[_T]) -> None:
+    @staticmethod
+    async def _turn(source: Source[_T], listener: Listener[_T]) -> None:
+        found = await run_in_threadpool(source.turn)
+        if found is not None:
+            listener.hear(Turn(found, source))
+
+    def leave(self, listener: Listener[_T]) -> None:
         """One listens no more."""
-        feed.listeners -= 1
-        if not feed.listeners:
-            self._forget(feed)
+        feed = listener.feed
+        if feed is not None:
+            feed.listeners.discard(listener)
+            if not feed.listeners:
+                self._forget(feed)
 
     def _forget(self, feed: Feed[_T]) -> None:
         self._all.discard(feed)

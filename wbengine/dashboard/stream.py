@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -50,44 +49,37 @@ _Events = list[watcher.Event]
 _Pages = tuple[listing.ListingView | None, listing.ListingView]
 
 
-def digest(told: Any) -> str:
+def digest(shown: Any) -> str:
     """A mark of what a list shows: it changes when that does."""
-    text = json.dumps(told, sort_keys=True, default=str)
+    text = json.dumps(shown, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class _Flow:
+class _Flow(feeds.Source[_Events]):
     """What happens to a flow; now and then, that nothing does."""
 
     def __init__(self, watch: watcher.FlowWatcher) -> None:
         self._watch = watch
+        self.cursor = watch.cursor
         self.due = 0.0
         #: When its head was made last, and what it was.
         self.made = -math.inf
         self.head: Mapping[str, Any] | None = None
 
-    @property
-    def cursor(self) -> str | None:
-        return self._watch.cursor
-
     def turn(self) -> _Events | None:
         events, now = self._watch.turn(), time.monotonic()
+        self.cursor = self._watch.cursor
         if not events and now < self.due:
             return None
         self.due = now + feeds.TICK
         return events
 
-    def weight(self, found: _Events) -> int:
-        return len(found)
-
     def close(self) -> None:
         self._watch.close()
 
 
-class _Listing:
+class _Listing(feeds.Source[_Pages]):
     """A page of the list of flows."""
-
-    due = math.inf
 
     def __init__(self, read: Callable[[], listing.ListingView], cursor: str | None) -> None:
         self._read = read
@@ -102,17 +94,9 @@ class _Listing:
         self.cursor = mark
         return before, page
 
-    def weight(self, found: _Pages) -> int:
-        return len(found[1].flows)
 
-    def close(self) -> None:
-        pass
-
-
-class _Workers:
+class _Workers(feeds.Source[bool]):
     """What workers do."""
-
-    due = math.inf
 
     def __init__(self, read: Callable[[], list[fleet.WorkerView]], cursor: str | None) -> None:
         self._read = read
@@ -121,12 +105,6 @@ class _Workers:
     def turn(self) -> bool | None:
         before, self.cursor = self.cursor, digest([doing(worker) for worker in self._read()])
         return True if self.cursor != before else None
-
-    def weight(self, found: bool) -> int:
-        return 1
-
-    def close(self) -> None:
-        pass
 
 
 class Streams:
@@ -163,7 +141,7 @@ class Streams:
     async def flows(self, request: Request) -> Response:
         """Rows of the list of flows that have changed."""
         with http_errors.refused():
-            wanted = listings.Wanted.of(request.query_params)
+            wanted = listings.Wanted.of(request)
         app_state, root = self._state, str(request.scope.get("root_path", ""))
 
         def read() -> listing.ListingView:
@@ -179,7 +157,7 @@ class Streams:
         return await self._stream(self._workers, "", source, "", _changed)
 
     async def _of_flow(
-        self, request: Request, alike: Any, tell: Callable[[Any, feeds.Turn[_Events]], bytes]
+        self, request: Request, alike: Any, tell: Callable[[feeds.Turn[_Events]], bytes]
     ) -> Response:
         uuid, cursor = str(request.path_params["uuid"]), _cursor(request)
         with http_errors.refused():
@@ -192,46 +170,40 @@ class Streams:
         key: Any,
         source: feeds.Source[Any],
         alike: Any,
-        tell: Callable[[Any, feeds.Turn[Any]], bytes],
+        tell: Callable[[feeds.Turn[Any]], bytes],
     ) -> Response:
-        """`tell` says it of a source; those who are `alike` are told the same."""
+        """`tell` says what a turn brought; those who are `alike` are told the same."""
         with contextlib.ExitStack() as failed:
             failed.callback(source.close)
             with http_errors.refused():
-                first = await run_in_threadpool(source.turn)
-                feed, number, turns = await kind.join(key, source, first)
+                listener = await kind.join(key, source)
             failed.pop_all()
 
-        async def told() -> AsyncIterator[bytes]:
-            for past in turns:
-                if text := await past.told(alike, functools.partial(tell, source)):
-                    yield text
-            then = functools.partial(tell, feed.source)
-            for count in itertools.count(number):
-                if (turn := await feed.after(count)) is None:
-                    return
-                if text := await turn.told(alike, then):
+        async def messages() -> AsyncIterator[bytes]:
+            async for turn in listener:
+                if text := await turn.text(alike, tell):
                     yield text
 
-        return self._answer(told(), lambda: kind.leave(feed))
+        return self._answer(messages(), lambda: kind.leave(listener))
 
     def _marks(self, uuids: Iterable[str]) -> Mapping[str, str]:
         return self._state.store.reading(lambda each: each.marks(list(uuids)))
 
-    def _turn(self, request: Request, source: _Flow, turn: feeds.Turn[_Events]) -> bytes:
-        events, head = turn.found, self._head(request, source)
+    def _turn(self, request: Request, turn: feeds.Turn[_Events]) -> bytes:
+        assert isinstance(turn.source, _Flow)
+        events, head = turn.found, self._head(request, turn.source)
         if not events and head is None:
             return b""
         latest = {event.uuid: event for event in events if event.kind == "atom"}
         flow = [event.state for event in events if event.kind == "flow"]
-        told = {
+        content = {
             "atoms": [_atom(event) for event in latest.values()],
             "changed": bool(events),
             "state": flow[-1] if flow else None,
             "ended": bool(flow) and flow[-1] in _ENDED,
             "head": head,
         }
-        return _event(told, turn.cursor)
+        return _event(content, turn.cursor)
 
     def _head(self, request: Request, source: _Flow) -> Mapping[str, Any] | None:
         """The head of the flow's page, where it is another one than before."""
@@ -252,43 +224,40 @@ class Streams:
         source.head = head
         return head
 
-    def _answer(self, told: AsyncIterator[bytes], close: Callable[[], None]) -> Response:
+    def _answer(self, messages: AsyncIterator[bytes], close: Callable[[], None]) -> Response:
         """`close` is called in any case, also when nobody wants to hear what is told."""
         if self._open >= MOST:
             close()
             raise HTTPException(503, f"{MOST} streams are open, and no more are served.")
-        return _Counted(self, told, close)
+        return _Counted(messages, self._counted(close))
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
+    def _counted(self, close: Callable[[], None]) -> Iterator[None]:
         """One more is open, for the length of a `with` block."""
         self._open += 1
         try:
             yield
         finally:
             self._open -= 1
+            close()
 
     def _log(self, error: Exception) -> None:
         LOG.warning("a stream waits: %s", self._state.redactor.text(str(error)))
 
 
 class _Counted(EventSourceResponse):
-    """A stream that counts from the moment in which there was room for it."""
+    """A stream that is served inside of a `with` block."""
 
     def __init__(
-        self, streams: Streams, told: AsyncIterator[bytes], close: Callable[[], None]
+        self, messages: AsyncIterator[bytes], around: contextlib.AbstractContextManager[None]
     ) -> None:
         # Its own watch for the server's end would cut off what ends by itself.
-        super().__init__(told, ping=PING, shutdown_grace_period=ENDING)
-        self._streams = streams
-        self._close = close
+        super().__init__(messages, ping=PING, shutdown_grace_period=ENDING)
+        self._around = around
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            with self._streams.counted():
-                await super().__call__(scope, receive, send)
-        finally:
-            self._close()
+        with self._around:
+            await super().__call__(scope, receive, send)
 
 
 def _cursor(request: Request) -> str | None:
@@ -308,7 +277,7 @@ def _atom(event: watcher.Event) -> dict[str, Any]:
     }
 
 
-def _each(source: _Flow, turn: feeds.Turn[_Events]) -> bytes:
+def _each(turn: feeds.Turn[_Events]) -> bytes:
     """The last one alone is where to go on: what came at once is told again, or not at all."""
     last = len(turn.found)
     return b"".join(
@@ -317,34 +286,34 @@ def _each(source: _Flow, turn: feeds.Turn[_Events]) -> bytes:
     )
 
 
-def _rows(request: Request, source: _Listing, turn: feeds.Turn[_Pages]) -> bytes:
+def _rows(request: Request, turn: feeds.Turn[_Pages]) -> bytes:
     """The rows that changed, as they are shown now, and their order where that did, too."""
     before, page = turn.found
     if before is None or not (before.flows and page.flows):
-        return _changed(source, turn)
+        return _changed(turn)
     known = {row.uuid: row for row in before.flows}
     words: dict[str, Any] = {"href": functools.partial(urls.href, request)}
-    told: dict[str, Any] = {"atoms": [], "changed": False}
-    told["rows"] = {
+    content: dict[str, Any] = {"atoms": [], "changed": False}
+    content["rows"] = {
         row.uuid: rendering.render("_row.html", {**words, "row": row})
         for row in page.flows
         if known.get(row.uuid) != row
     }
     order = [row.uuid for row in page.flows]
     if order != list(known):
-        told["order"] = order
+        content["order"] = order
     if page.after != before.after:
-        wanted = listings.Wanted.of(request.query_params)
-        told["foot"] = rendering.render("_foot.html", {**words, "page": page, "wanted": wanted})
-    return _event(told, turn.cursor)
+        wanted = listings.Wanted.of(request)
+        content["foot"] = rendering.render("_foot.html", {**words, "page": page, "wanted": wanted})
+    return _event(content, turn.cursor)
 
 
-def _changed(source: Any, turn: feeds.Turn[Any]) -> bytes:
+def _changed(turn: feeds.Turn[Any]) -> bytes:
     return _event({"atoms": [], "changed": True}, turn.cursor)
 
 
-def _event(told: Any, id: str | None, kind: str = "turn") -> bytes:
-    data = json.dumps(told, separators=(",", ":"))
+def _event(content: Any, id: str | None, kind: str = "turn") -> bytes:
+    data = json.dumps(content, separators=(",", ":"))
     return ServerSentEvent(data=data, event=kind, id=id).encode()
 
 
