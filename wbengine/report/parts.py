@@ -22,6 +22,7 @@ _FAILURES: Final = 50
 _OPEN: Final = 3
 _SLOWEST: Final = 15
 _PATH: Final = 100
+_DESCENDING: Final = ' aria-sort="descending"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Cell:
         return f'<td class="{self.kind} share"{value}{part}>{self.html}</td>'
 
 
+#: Of a table: an id ('' for none), the name in its first column, and the other cells.
+Row = tuple[str, str, Sequence[Cell]]
+
+
 def pill(state: str) -> str:
     """A state as people see it: icon, word, colour."""
     known = state if state in styles.STATES else "PENDING"
@@ -78,19 +83,18 @@ def table(
     name: str,
     caption: str,
     columns: Sequence[tuple[str, str]],
-    rows: Iterable[tuple[str, str, Sequence[Cell]]],
+    rows: Iterable[Row],
     *,
     sorted_by: str | None = None,
     finds: bool = False,
 ) -> str:
     """A table that can be sorted.
 
-    `columns` are names and kinds ('text', 'number'); each row has an id ('' for none), the name in
-    its first column, and the other cells.
+    `columns` are names and kinds ('text', 'number').
     """
     heads = "".join(
         f'<th scope="col" class="{"n" if kind == "number" else "t"}" data-sort="{kind}"'
-        f"{DESCENDING if says == sorted_by else ''}><button>{escaped(says)}</button></th>"
+        f"{_DESCENDING if says == sorted_by else ''}><button>{escaped(says)}</button></th>"
         for says, kind in columns
     )
     body = "\n".join(
@@ -111,9 +115,6 @@ def table(
         f"<caption>{escaped(caption)}</caption>\n"
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
-
-
-DESCENDING: Final = ' aria-sort="descending"'
 
 
 def of_flow(view: FlowView, timeline: Timeline) -> list[Section]:
@@ -165,12 +166,12 @@ def _failure(failure: FailureView, opened: bool) -> str:
     where = [f"attempt {formatting.nth(failure)}" if failure.attempt else ""]
     where += [f"on {failure.worker}" if failure.worker not in (None, "local") else ""]
     where += [f"at {formatting.clock(failure.at)} UTC" if failure.at is not None else ""]
-    told = ", ".join(each for each in where if each)
+    said = ", ".join(each for each in where if each)
     doing = ", while it was reverted" if failure.action == "revert" else ""
     return (
         f'<details class="failure"{" open" if opened else ""}>'
         f"<summary>{escaped(failure.atom or '')}{doing}: {escaped(failure.line)}"
-        f' <span class="dim">{escaped(told)}</span></summary>'
+        f' <span class="dim">{escaped(said)}</span></summary>'
         f"<pre>{escaped(failure.text)}</pre></details>"
     )
 
@@ -188,22 +189,15 @@ def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
     longest = max((atom.runtime or 0.0 for atom in path), default=0.0) or 1.0
     spent = sum(atom.runtime or 0.0 for atom in path)
 
-    def rows() -> Iterator[tuple[str, str, Sequence[Cell]]]:
+    def rows() -> Iterator[Row]:
         ended = begin
         for atom in path[-_PATH:]:
             started = atom.started if atom.started is not None else ended
             waited = max(0.0, started - ended)
             ended = atom.ended or ended
-            yield (
-                "",
-                atom.name,
-                [
-                    _seconds(max(0.0, started - begin)),
-                    _seconds(waited),
-                    _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
-                    Cell(escaped(_worker(atom))),
-                ],
-            )
+            took = _seconds(atom.runtime, (atom.runtime or 0.0) / longest)
+            began = _seconds(max(0.0, started - begin))
+            yield _row(atom.name, began, _seconds(waited), took, _text(atom.worker))
 
     columns = [("atom", "text"), ("began at", "number"), ("waited", "number")]
     columns += [("took", "number"), ("worker", "text")]
@@ -216,94 +210,94 @@ def _critical(view: FlowView, path: Sequence[AtomView]) -> Section:
             if spent > total / 2
             else "most of the time there was no worker for the next one."
         )
-    told = table("critical", "The critical path, from its beginning", columns, rows())
-    return Section("critical", "Critical path", told, note)
+    shown = table("critical", "The critical path, from its beginning", columns, rows())
+    return Section("critical", "Critical path", shown, note)
 
 
 def _slowest(atoms: Sequence[AtomView]) -> Section:
     longest = atoms[0].runtime or 1.0
     rows = (
-        (
-            "",
+        _row(
             atom.name,
-            [
-                _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
-                Cell(pill(atom.state), atom.state),
-                Cell(escaped(_worker(atom))),
-            ],
+            _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
+            _state(atom.state),
+            _text(atom.worker),
         )
         for atom in atoms
     )
     columns = [("atom", "text"), ("took", "number"), ("state", "text"), ("worker", "text")]
-    told = table("slowest", "Latest attempts that took longest", columns, rows, sorted_by="took")
-    return Section("slowest", "Slowest atoms", told)
+    shown = table("slowest", "Latest attempts that took longest", columns, rows, sorted_by="took")
+    return Section("slowest", "Slowest atoms", shown)
 
 
 def _undone(view: FlowView) -> Section:
     rows = (
-        (
-            "",
+        _row(
             undone.atom,
-            [
-                Cell(pill(undone.state), undone.state),
-                _seconds(undone.attempt.runtime),
-                Cell(escaped(undone.attempt.worker or "")),
-                Cell(escaped(undone.attempt.error or ""), kind="wrap"),
-            ],
+            _state(undone.state),
+            _seconds(undone.attempt.runtime),
+            _text(undone.attempt.worker),
+            _text(undone.attempt.error, "wrap"),
         )
         for undone in view.revert_path[:ROWS]
     )
     columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("worker", "text")]
-    told = table("undone", "In the order in which it happened", [*columns, ("error", "text")], rows)
-    return Section("undone", "What was undone", told)
+    shown = table(
+        "undone", "In the order in which it happened", [*columns, ("error", "text")], rows
+    )
+    return Section("undone", "What was undone", shown)
 
 
 def _history(view: FlowView) -> Section:
     rows = (
-        (
-            "",
-            f"{formatting.clock(change.at)} UTC",
-            [Cell(pill(change.state), change.state), Cell(escaped(change.why or ""), kind="wrap")],
-        )
+        _row(f"{formatting.clock(change.at)} UTC", _state(change.state), _text(change.why, "wrap"))
         for change in view.history
     )
     columns = [("when", "text"), ("state", "text"), ("why", "text")]
-    return Section(
-        "history", "What became of the flow", table("history", "Its states", columns, rows)
-    )
+    shown = table("history", "Its states", columns, rows)
+    return Section("history", "What became of the flow", shown)
 
 
 def _atoms(view: FlowView) -> Section:
     longest = max((atom.runtime or 0.0 for atom in view.atoms), default=0.0) or 1.0
     columns = [("atom", "text"), ("state", "text"), ("took", "number"), ("executions", "number")]
     columns += [("worker", "text"), ("in", "text"), ("remarks", "text")]
-    rows = ((f"atom-{atom.node}", atom.name, _row(atom, longest)) for atom in view.atoms[:ROWS])
+    rows = (_atom(atom, longest) for atom in view.atoms[:ROWS])
     more = len(view.atoms) - ROWS
     caption = "Press a column's name to sort by it."
     if more > 0:
         caption += f" These are the first {ROWS:,}; {more:,} more are not listed."
-    told = table("atoms", caption, columns, rows, finds=True)
-    return Section("atoms", "All atoms", told)
+    shown = table("atoms", caption, columns, rows, finds=True)
+    return Section("atoms", "All atoms", shown)
 
 
-def _row(atom: AtomView, longest: float) -> Sequence[Cell]:
+def _atom(atom: AtomView, longest: float) -> Row:
     failure = atom.revert_failure or atom.failure
     remarks = [labels.shortened(failure.line, 200)] if failure is not None else []
     remarks += [atom.waiting] if atom.waiting else []
     remarks += [labels.counted(atom.items)] if atom.items else []
-    inner = " / ".join(atom.path[1:])
-    return [
-        Cell(pill(atom.state), atom.state),
+    return _row(
+        atom.name,
+        _state(atom.state),
         _seconds(atom.runtime, (atom.runtime or 0.0) / longest),
         Cell(f"{atom.executions:,}", str(atom.executions), "n"),
-        Cell(escaped(_worker(atom))),
-        Cell(escaped(inner)),
-        Cell(escaped("; ".join(remarks)), kind="wrap"),
-    ]
+        _text(atom.worker),
+        _text(" / ".join(atom.path[1:])),
+        _text("; ".join(remarks), "wrap"),
+        id=f"atom-{atom.node}",
+    )
 
 
-def _worker(atom: AtomView) -> str:
-    return atom.worker or ""
+def _row(name: str, *cells: Cell, id: str = "") -> Row:
+    return id, name, cells
+
+
+def _text(text: str | None, kind: str = "t") -> Cell:
+    return Cell(escaped(text or ""), kind=kind)
+
+
+def _state(state: str) -> Cell:
+    return Cell(pill(state), state)
 
 
 def _seconds(duration: float | None, share: float | None = None) -> Cell:
