@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from wbengine import exceptions, operations
+from wbengine import operations
 from wbengine.dashboard import audit, flow_actions, http_errors, schedule_pages, urls, visitors
 from wbengine.dashboard.app_state import AppState
 from wbengine.dashboard.runner import Failed, Runner
@@ -63,8 +64,8 @@ class Actions:
         if action is None:
             raise HTTPException(404)
         await self._check(request, f"{name} flow {uuid}", visitors.OPERATOR)
-        await self._do(request, f"{name} flow {uuid}", lambda: self._act(action, uuid, request))
-        return RedirectResponse(urls.href(request, f"/flows/{uuid}", done=name), 303)
+        act = functools.partial(self._act, action, uuid, request)
+        return await self._do(request, f"{name} flow {uuid}", act, f"/flows/{uuid}", name)
 
     async def signal(self, request: Request) -> Response:
         """Give one what a task of it waits for."""
@@ -77,15 +78,11 @@ class Actions:
                 value = json.loads(text) if text else None
             except (ValueError, RecursionError) as error:
                 raise HTTPException(400, f"The value is no JSON: {error}") from error
-            try:
-                operations.signal(self._state.store.backend, uuid, name, value)
-            except exceptions.Duplicate as error:
-                raise HTTPException(409, str(error)) from error
-            except exceptions.NotEncodable as error:
-                raise HTTPException(400, str(error)) from error
+            operations.signal(self._state.store.backend, uuid, name, value)
 
-        await self._do(request, f"signal flow {uuid} {name!r}", act)
-        return RedirectResponse(urls.href(request, f"/flows/{uuid}", done="signal"), 303)
+        return await self._do(
+            request, f"signal flow {uuid} {name!r}", act, f"/flows/{uuid}", "signal"
+        )
 
     async def drain(self, request: Request) -> Response:
         """Tell a worker to take nothing new, and to end."""
@@ -93,10 +90,8 @@ class Actions:
         worker = form.get("worker", "")
         if not worker:
             raise HTTPException(400, "The form does not say which worker.")
-        await self._do(
-            request, f"drain worker {worker!r}", lambda: self._state.monitor.drain(worker)
-        )
-        return RedirectResponse(urls.href(request, "/workers", done="drain"), 303)
+        act = functools.partial(self._state.monitor.drain, worker)
+        return await self._do(request, f"drain worker {worker!r}", act, "/workers", "drain")
 
     async def schedule(self, request: Request) -> Response:
         """Pause, resume or run one."""
@@ -112,8 +107,7 @@ class Actions:
                 raise HTTPException(404, "The store keeps no schedules.")
             getattr(kept, name)(schedule)
 
-        await self._do(request, f"{name} schedule {schedule!r}", act)
-        return RedirectResponse(urls.href(request, "/schedules", done=name), 303)
+        return await self._do(request, f"{name} schedule {schedule!r}", act, "/schedules", name)
 
     def _act(self, action: flow_actions.Action, uuid: str, request: Request) -> None:
         view = self._state.store.flow(uuid)
@@ -168,7 +162,10 @@ class Actions:
             raise HTTPException(403, why)
         return form
 
-    async def _do(self, request: Request, what: str, act: Callable[[], None]) -> None:
+    async def _do(
+        self, request: Request, what: str, act: Callable[[], None], page: str, done: str
+    ) -> Response:
+        """Act; it is told on the `page` that this leads to."""
         try:
             with http_errors.refused():
                 await run_in_threadpool(act)
@@ -179,6 +176,7 @@ class Actions:
             self._state.audit.failed(request, what, type(error).__name__)
             raise
         self._state.audit.done(request, what)
+        return RedirectResponse(urls.href(request, page, done=done), 303)
 
 
 async def _form(request: Request) -> dict[str, str]:

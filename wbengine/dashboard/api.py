@@ -15,7 +15,6 @@ from wbengine.views import history
 
 __all__ = ["Api"]
 
-_V1: Final = "/api/v1"
 #: Lines of logs in one answer.
 _MOST_LINES: Final = 5000
 
@@ -27,104 +26,74 @@ class Api:
         self._state = app_state
 
     def routes(self) -> list[Route]:
+        flow = "flows/{uuid:uuid}"
         return [
-            Route(f"{_V1}/flows", self.flows),
-            Route(f"{_V1}/flows/{{uuid:uuid}}", self.flow),
-            Route(f"{_V1}/flows/{{uuid:uuid}}/events", self.events),
-            Route(f"{_V1}/flows/{{uuid:uuid}}/logs", self.logs),
-            Route(f"{_V1}/workers", self.workers),
-            Route(f"{_V1}/queues", self.queues),
-            Route(f"{_V1}/ledger", self.ledger),
-            Route(f"{_V1}/schedules", self.schedules),
+            _route("flows", "flows", self.flows),
+            _route(flow, "flow", self.flow),
+            _route(f"{flow}/events", "events", self.events),
+            _route(f"{flow}/logs", "flow-logs", self.logs),
+            _route("workers", "workers", self.workers),
+            _route("queues", "queues", self.queues),
+            _route("ledger", "ledger", self.ledger),
+            _route("schedules", "schedules", self.schedules),
         ]
 
-    def flows(self, request: Request) -> Response:
+    def flows(self, request: Request) -> dict[str, Any]:
         """A page of the list; `after` is what the next one is asked for with."""
-        app_state = self._state
+        wanted = listings.Wanted.of(request)
+        page = self._state.store.reading(lambda each: wanted.read(each, self._state.redactor))
+        return page.to_dict()
 
-        def read() -> dict[str, Any]:
-            wanted = listings.Wanted.of(request.query_params)
-            page = app_state.store.reading(lambda each: wanted.read(each, app_state.redactor))
-            return page.to_dict()
-
-        return _told(read)
-
-    def flow(self, request: Request) -> Response:
+    def flow(self, request: Request) -> dict[str, Any]:
         """One flow with its atoms; without them with `?atoms=0`."""
         with_atoms = request.query_params.get("atoms", "1") not in ("0", "false", "no")
-        return _told(lambda: self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms))
+        return self._state.store.flow(_uuid(request)).to_dict(atoms=with_atoms)
 
-    def events(self, request: Request) -> Response:
+    def events(self, request: Request) -> dict[str, Any]:
         """A page of what has happened to a flow, the oldest first; `after` is what the next one is
         asked for with, `cursor` where a stream goes on from the last."""
+        query, store = request.query_params, self._state.store
+        limit = http_errors.whole(request, "limit", history.LIMIT)
+        cursor = store.cursor(_uuid(request))
+        found = store.events(_uuid(request), limit, query.get("after") or None)
+        return {**found.to_dict(), "cursor": cursor}
 
-        def read() -> dict[str, Any]:
-            query, store = request.query_params, self._state.store
-            limit = http_errors.whole(request, "limit", history.LIMIT)
-            cursor = store.cursor(_uuid(request))
-            found = store.events(_uuid(request), limit, query.get("after") or None)
-            return {**found.to_dict(), "cursor": cursor}
-
-        return _told(read)
-
-    def logs(self, request: Request) -> Response:
+    def logs(self, request: Request) -> dict[str, Any]:
         """The latest lines that the tasks of a flow logged; of one of them with `?task=`."""
+        task = request.query_params.get("task") or None
+        limit = http_errors.whole(request, "limit", history.LIMIT)
+        found = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MOST_LINES))
+        return {"lines": [line.to_dict() for line in found]}
 
-        def read() -> dict[str, Any]:
-            task = request.query_params.get("task") or None
-            limit = http_errors.whole(request, "limit", history.LIMIT)
-            found = self._state.store.logs(_uuid(request), task, min(max(1, limit), _MOST_LINES))
-            return {"schema": "wbengine/flow-logs/1", "lines": [line.to_dict() for line in found]}
+    def workers(self, request: Request) -> dict[str, Any]:
+        return {"workers": [worker.to_dict() for worker in self._state.monitor.workers()]}
 
-        return _told(read)
+    def queues(self, request: Request) -> dict[str, Any]:
+        return {"queues": [queue.to_dict() for queue in self._state.monitor.queues()]}
 
-    def workers(self, request: Request) -> Response:
-        def read() -> dict[str, Any]:
-            found = [worker.to_dict() for worker in self._state.monitor.workers()]
-            return {"schema": "wbengine/workers/1", "workers": found}
-
-        return _told(read)
-
-    def queues(self, request: Request) -> Response:
-        def read() -> dict[str, Any]:
-            found = [queue.to_dict() for queue in self._state.monitor.queues()]
-            return {"schema": "wbengine/queues/1", "queues": found}
-
-        return _told(read)
-
-    def schedules(self, request: Request) -> Response:
+    def schedules(self, request: Request) -> dict[str, Any]:
         """A page of them, by name; `after` is what the next one is asked for with."""
+        entries, after = schedule_pages.page(request, self._state)
+        found = [entry.to_dict() for entry in entries]
+        for each in found:
+            each["trouble"] = each["trouble"] and self._state.redactor.text(each["trouble"])
+        return {"schedules": found, "after": after}
 
-        def read() -> dict[str, Any]:
-            entries, after = schedule_pages.page(request, self._state)
-            found = [entry.to_dict() for entry in entries]
-            for told in found:
-                told["trouble"] = told["trouble"] and self._state.redactor.text(told["trouble"])
-            return {"schema": "wbengine/schedules/1", "schedules": found, "after": after}
-
-        return _told(read)
-
-    def ledger(self, request: Request) -> Response:
+    def ledger(self, request: Request) -> dict[str, Any]:
         """Rows; `after` is what the next page is asked for with."""
-
-        def read() -> dict[str, Any]:
-            page = fleet_pages.ledger_rows(request, self._state)
-            rows = [] if page is None else [row.to_dict() for row in page.rows]
-            after = None if page is None else page.after
-            return {
-                "schema": "wbengine/ledger/1",
-                "ledger": page is not None,
-                "rows": rows,
-                "after": after,
-            }
-
-        return _told(read)
+        page = fleet_pages.ledger_rows(request, self._state)
+        if page is None:
+            return {"ledger": False, "rows": [], "after": None}
+        return {"ledger": True, "rows": [row.to_dict() for row in page.rows], "after": page.after}
 
 
 def _uuid(request: Request) -> str:
     return str(request.path_params["uuid"])
 
 
-def _told(read: Callable[[], dict[str, Any]]) -> Response:
-    with http_errors.refused():
-        return JSONResponse(read())
+def _route(path: str, schema: str, read: Callable[[Request], dict[str, Any]]) -> Route:
+    def answer(request: Request) -> Response:
+        with http_errors.refused():
+            return JSONResponse({"schema": f"wbengine/{schema}/1", **read(request)})
+
+    return Route(f"/api/v1/{path}", answer)

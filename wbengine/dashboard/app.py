@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Collection, Mapping
 from http import HTTPStatus
@@ -104,7 +105,7 @@ def _inside(app_state: AppState) -> Starlette:
         Actions(app_state),
     )
     routes = [route for part in parts for route in part.routes()]
-    said = _Said(app_state)
+    said = functools.partial(_said, app_state)
     return Starlette(
         routes=[
             *routes,
@@ -112,22 +113,16 @@ def _inside(app_state: AppState) -> Starlette:
             Mount("/static", StaticFiles(directory=rendering.STATIC)),
         ],
         exception_handlers={HTTPException: said, Exception: said},
-        lifespan=_closing(app_state),
+        lifespan=functools.partial(_closing, app_state),
     )
 
 
-class _Said:
+async def _said(app_state: AppState, request: Request, error: Exception) -> Response:
     """What is said of a page that cannot be shown."""
-
-    def __init__(self, app_state: AppState) -> None:
-        self._state = app_state
-
-    async def __call__(self, request: Request, error: Exception) -> Response:
-        if not isinstance(error, HTTPException):  # the guard logs it
-            return http_errors.page(request, self._state, 500)
-        plain = error.detail == HTTPStatus(error.status_code).phrase
-        detail = None if plain else error.detail
-        return http_errors.page(request, self._state, error.status_code, detail)
+    if not isinstance(error, HTTPException):  # the guard logs it
+        return http_errors.page(request, app_state, 500)
+    plain = error.detail == HTTPStatus(error.status_code).phrase
+    return http_errors.page(request, app_state, error.status_code, None if plain else error.detail)
 
 
 async def _graph_style(request: Request) -> Response:
@@ -135,13 +130,10 @@ async def _graph_style(request: Request) -> Response:
     return PlainTextResponse(drawing.STYLESHEET, media_type="text/css")
 
 
-def _closing(app_state: AppState) -> Any:
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await run_in_threadpool(app_state.store.close)
-            await run_in_threadpool(app_state.monitor.close)
-
-    return lifespan
+@contextlib.asynccontextmanager
+async def _closing(app_state: AppState, app: Starlette) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await run_in_threadpool(app_state.store.close)
+        await run_in_threadpool(app_state.monitor.close)

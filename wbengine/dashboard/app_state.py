@@ -64,7 +64,7 @@ class AppState:
             "href": functools.partial(urls.href, request),
             "nonce": request.scope.get("state", {}).get("nonce", ""),
             "shows_values": self.redactor.show_values,
-            "told": None,
+            "notice": None,
             "visitor": visitor,
             **words,
         }

@@ -40,9 +40,8 @@ class FleetPages:
             except exceptions.TransportFailure as error:
                 words["problem"] = self._state.redactor.text(str(error))
         part = request.query_params.get("part")
-        done = request.query_params.get("done")
-        if done == "drain":
-            words["told"] = {"kind": "good", "text": "The worker was told to drain."}
+        if request.query_params.get("done") == "drain":
+            words["notice"] = "The worker was told to drain."
         return self._state.render(request, "_workers.html" if part else "workers.html", words)
 
     def queues(self, request: Request) -> Response:

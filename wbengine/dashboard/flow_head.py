@@ -39,9 +39,11 @@ def news(app_state: AppState, request: Request) -> tuple[Mapping[str, Any] | Non
     found = app_state.store.latest(str(request.path_params["uuid"]))
     if not isinstance(found, cache.Latest):
         return None, None
-    told = words(app_state, found.view)
-    text = rendering.render("_facts.html", {**told, "href": functools.partial(urls.href, request)})
-    return {"mark": told["mark"], "facts": text}, found.again
+    context = words(app_state, found.view)
+    text = rendering.render(
+        "_facts.html", {**context, "href": functools.partial(urls.href, request)}
+    )
+    return {"mark": context["mark"], "facts": text}, found.again
 
 
 def _failed(app_state: AppState, view: flows.FlowView) -> Failed | None:

@@ -55,7 +55,7 @@ class FlowPages:
 
     def index(self, request: Request) -> Response:
         with http_errors.refused():
-            wanted = listings.Wanted.of(request.query_params)
+            wanted = listings.Wanted.of(request)
             page = self._state.store.reading(lambda each: wanted.read(each, self._state.redactor))
         words = {
             "here": "/",
@@ -75,10 +75,10 @@ class FlowPages:
             wanted = tree.Selection(
                 query.get("state", ""), query.get("name", "").strip()[:200], query.get("sort", "")
             )
-            told = {"sorts": tree.SORTS, "under": 0 if wanted else under, "wanted": wanted}
+            shared = {"sorts": tree.SORTS, "under": 0 if wanted else under, "wanted": wanted}
             if wanted:
-                return {"table": tree.selected(view, wanted, start), **told}
-            return {"table": tree.table(view, under, start), **told}
+                return {"table": tree.selected(view, wanted, start), **shared}
+            return {"table": tree.table(view, under, start), **shared}
 
         return self._page(request, "tasks", words)
 
@@ -92,13 +92,12 @@ class FlowPages:
             )
 
             def toggle(node: int, is_open: bool) -> str:
-                others, others_closed = opened - {node}, closed - {node}
                 address = urls.href(
                     request,
                     f"/flows/{view.uuid}/graph",
                     under=under,
-                    open=sorted(others | {node} if is_open else others),
-                    close=sorted(others_closed if is_open else others_closed | {node}),
+                    open=sorted(opened | {node} if is_open else opened - {node}),
+                    close=sorted(closed - {node} if is_open else closed | {node}),
                 )
                 return f"{address}#node-{node}"
 
@@ -164,7 +163,7 @@ class FlowPages:
             if isinstance(found, listing.FlowSummary):
                 return self._summary(request, found, part)
             view = found.view
-            told = {} if part == "head" else words(view)
+            content = {} if part == "head" else words(view)
         head = flow_head.words(self._state, view)
         done = None if head["failed"] else _TOLD.get(request.query_params.get("done", ""))
         context = {
@@ -175,12 +174,12 @@ class FlowPages:
             "part": part,
             "signals": () if view.state in states.FLOW_ENDED else view.outline.signals,
             "tab": tab,
-            "told": {"kind": "good", "text": done} if done else None,
+            "notice": done,
             "again": {
                 name: request.query_params.getlist(name)
                 for name in ("under", "start", "after", "state", "name", "sort", "open", "close")
             },
-            **told,
+            **content,
         }
         name = {"head": "_head.html", "body": f"_{tab}.html"}.get(part or "", "flow.html")
         headers = {}

@@ -123,8 +123,8 @@ class Guard:
         return self._state.admit(request, token, where)
 
     def _log(self, error: Exception) -> None:
-        told = "".join(traceback.format_exception(error))
-        LOG.error("A page broke: %s", self._state.redactor.text(told))
+        text = "".join(traceback.format_exception(error))
+        LOG.error("A page broke: %s", self._state.redactor.text(text))
 
 
 class _Visit:
@@ -141,8 +141,8 @@ class _Visit:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             found = MutableHeaders(scope=message)
-            for name, value in policy.headers(self._nonce, static=self.static):
-                found.setdefault(name.decode(), value.decode())
+            for name, value in policy.headers(self._nonce, static=self.static).items():
+                found.setdefault(name, value)
         await self._send(message)
 
 

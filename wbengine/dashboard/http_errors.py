@@ -15,7 +15,7 @@ from wbengine import exceptions
 from wbengine.dashboard import urls
 from wbengine.dashboard.app_state import AppState
 
-__all__ = ["asking", "page", "refused", "whole", "wholes"]
+__all__ = ["asking", "limit", "page", "refused", "whole", "wholes"]
 
 _SAID: Final[Mapping[int, str]] = {
     401: "Show the token that was printed when the dashboard started.",
@@ -34,8 +34,8 @@ def page(request: Request, app_state: AppState, status: int, detail: str | None 
     )
     headers = {"www-authenticate": "Bearer"} if status == 401 else None
     if urls.wants_json(request):
-        told = {"schema": "wbengine/error/1", "status": status, "error": said}
-        return JSONResponse(told, status, headers)
+        content = {"schema": "wbengine/error/1", "status": status, "error": said}
+        return JSONResponse(content, status, headers)
     if said.partition(" ")[0].isalpha():  # and no name of a parameter
         said = said[0].upper() + said[1:]
     words: dict[str, object] = {
@@ -61,14 +61,25 @@ def refused() -> Iterator[None]:
         yield
     except exceptions.NotFound as error:
         raise HTTPException(404, str(error)) from error
-    except ValueError as error:
+    except (ValueError, exceptions.NotEncodable) as error:
         raise HTTPException(400, str(error)) from error
-    except (exceptions.InvalidState, exceptions.FlowBusy) as error:
+    except (exceptions.InvalidState, exceptions.FlowBusy, exceptions.Duplicate) as error:
         raise HTTPException(409, str(error)) from error
     except exceptions.ExecutionFailure as error:
         raise HTTPException(502, str(error)) from error
     except (exceptions.StorageFailure, exceptions.TransportFailure) as error:
         raise HTTPException(503, str(error)) from error
+
+
+def limit(request: Request, default: int, most: int) -> int:
+    """How many things a page is asked to have.
+
+    :raises ValueError: it cannot.
+    """
+    found = whole(request, "limit", default)
+    if not 1 <= found <= most:
+        raise ValueError(f"limit={found} is no number from 1 to {most}")
+    return found
 
 
 def whole(request: Request, name: str, default: int = 0) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.datastructures import QueryParams
+from starlette.requests import Request
 
 from wbengine import states
+from wbengine.dashboard import http_errors
 from wbengine.persistence import base as persistence
 from wbengine.persistence import listing as listings
 from wbengine.views import listing, redaction
@@ -44,23 +44,22 @@ class Wanted:
     find: str = ""
 
     @classmethod
-    def of(cls, query: QueryParams) -> Wanted:
+    def of(cls, request: Request) -> Wanted:
         """What the address says.
 
         :raises ValueError: a part of it means nothing.
         """
+        query = request.query_params
         found = tuple(dict.fromkeys(state for state in query.getlist("state") if state))
         for state in found:
             states.check_known("state of a flow", state, states.FLOW_STATES)
-        since, limit = query.get("since", ""), query.get("limit", str(LIMIT))
+        since, limit = query.get("since", ""), http_errors.limit(request, LIMIT, MOST)
         if since and since not in PERIODS:
             raise ValueError(f"since={since!r:.40} is none of {', '.join(PERIODS)}")
-        if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= MOST:
-            raise ValueError(f"limit={limit!r:.40} is no number from 1 to {MOST}")
         name, after = query.get("name", "").strip()[:200], query.get("after", "")
         if len(after) > _LONGEST:
             raise ValueError(f"after={after!r:.40} is not what a page told")
-        return cls(name, found, since, after, int(limit), query.get("find", "").strip()[:330])
+        return cls(name, found, since, after, limit, query.get("find", "").strip()[:330])
 
     @property
     def is_all(self) -> bool:
@@ -77,8 +76,8 @@ class Wanted:
     def query(self, **more: Any) -> dict[str, Any]:
         """The parameters of an address that asks for the same, but for `more`."""
         limit = "" if self.limit == LIMIT else self.limit
-        told = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
-        return {**told, "limit": limit, "after": self.after, **more}
+        query = {"find": self.find, "name": self.name, "state": self.states, "since": self.since}
+        return {**query, "limit": limit, "after": self.after, **more}
 
     def read(
         self, connection: persistence.Connection, redactor: redaction.Redactor

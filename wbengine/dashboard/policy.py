@@ -35,9 +35,9 @@ def content_policy(nonce: str) -> str:
     )
 
 
-def headers(nonce: str, *, static: bool = False) -> list[tuple[bytes, bytes]]:
+def headers(nonce: str, *, static: bool = False) -> dict[str, str]:
     """What is added to each answer."""
-    told = {
+    found = {
         "content-security-policy": _STATIC if static else content_policy(nonce),
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
@@ -47,8 +47,8 @@ def headers(nonce: str, *, static: bool = False) -> list[tuple[bytes, bytes]]:
         "x-frame-options": "DENY",
     }
     if not static:  # whoever comes after at this computer does not see it
-        told["cache-control"] = "no-store"
-    return [(name.encode(), value.encode()) for name, value in told.items()]
+        found["cache-control"] = "no-store"
+    return found
 
 
 def check_host(name: str) -> str:

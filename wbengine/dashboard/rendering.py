@@ -44,10 +44,9 @@ def segments(counts: Mapping[str, int]) -> list[tuple[str, float, float]]:
     """State, beginning and width, in percent, of the parts of a bar: what is done comes first."""
     total = sum(counts.values())
     found, begin = [], 0.0
-    for state in sorted(counts, key=_order):
-        width = 100.0 * counts[state] / total if total else 0.0
-        if width:
-            found.append((state, round(begin, 3), round(width, 3)))
+    for state, count in ordered(counts):
+        width = 100.0 * count / total
+        found.append((state, round(begin, 3), round(width, 3)))
         begin += width
     return found
 
@@ -100,8 +99,8 @@ def environment() -> jinja2.Environment:
     )
     made.filters.update(
         ago=_ago, clock=formatting.clock, count=formatting.count, icon=styles.icon,
-        iso=formatting.iso, ordered=ordered, seconds=formatting.seconds, segments=segments,
-        short=_short,
+        iso=formatting.iso, nth=formatting.nth, ordered=ordered, seconds=formatting.seconds,
+        segments=segments, short=_short,
     )  # fmt: skip
     made.globals.update(htmx_config=_HTMX)
     return made

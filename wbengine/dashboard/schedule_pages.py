@@ -39,14 +39,13 @@ class SchedulePages:
     def schedules(self, request: Request) -> Response:
         with http_errors.refused():
             entries, after = page(request, self._state)
-        done = ACTIONS.get(request.query_params.get("done", ""))
         words: dict[str, Any] = {
             "here": "/schedules",
             "entries": entries,
             "next": after,
             "after": request.query_params.get("after", ""),
             "mask": self._state.redactor.text,
-            "told": {"kind": "good", "text": done} if done else None,
+            "notice": ACTIONS.get(request.query_params.get("done", "")),
         }
         part = request.query_params.get("part")
         return self._state.render(request, "_schedules.html" if part else "schedules.html", words)
@@ -57,9 +56,7 @@ def page(request: Request, app_state: AppState) -> tuple[list[Entry], str | None
 
     :raises ValueError: the address is wrong.
     """
-    limit = http_errors.whole(request, "limit", LIMIT)
-    if not 1 <= limit <= MOST:
-        raise ValueError(f"limit={limit} is no number from 1 to {MOST}")
+    limit = http_errors.limit(request, LIMIT, MOST)
     kept = schedules(app_state)
     return ([], None) if kept is None else kept.page(limit, request.query_params.get("after", ""))
 

@@ -30,8 +30,8 @@ def path_of(request: Request) -> str:
 def href(request: Request, path: str, **query: object) -> str:
     """Where a page of ours is, from outside; parameters that are None or empty are left out."""
     root = str(request.scope.get("root_path", "")).rstrip("/")
-    told = urlencode({name: value for name, value in query.items() if value}, doseq=True)
-    return quote(root + path) + (f"?{told}" if told else "")
+    parameters = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+    return quote(root + path) + (f"?{parameters}" if parameters else "")
 
 
 def wants_json(request: Request) -> bool:
@@ -77,5 +77,4 @@ class Prefixed:
             f"Nothing is here: the dashboard is below {self._prefix}/ (its url_prefix)."
             " A proxy in front of it must not take that away.\n"
         )
-        told = {name.decode(): value.decode() for name, value in policy.headers("", static=True)}
-        return PlainTextResponse(text, 404, told)
+        return PlainTextResponse(text, 404, policy.headers("", static=True))

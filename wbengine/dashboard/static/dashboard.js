@@ -69,17 +69,17 @@
 
   // The head of a flow is told as it is, but for its forms; rows of a list, with what changed.
   const swap = (target, text, how) => htmx.swap({ sourceElement: target, target, text, swap: how });
-  const patch_head = (told) => {
+  const patch_head = (news) => {
     const facts = document.getElementById("facts");
     if (!facts) return;
-    swap(facts, told.facts, "innerMorph");
-    if (document.getElementById("head").dataset.mark !== told.mark) head();
+    swap(facts, news.facts, "innerMorph");
+    if (document.getElementById("head").dataset.mark !== news.mark) head();
   };
-  const patch_rows = (told) => {
+  const patch_rows = (news) => {
     const body = document.querySelector("#rows tbody"), row = (uuid) => document.getElementById(`r-${uuid}`);
-    const order = told.order ?? Object.keys(told.rows);
-    if (!body || order.some((uuid) => !row(uuid) && !told.rows[uuid])) return refresh();
-    for (const [uuid, text] of Object.entries(told.rows)) {
+    const order = news.order ?? Object.keys(news.rows);
+    if (!body || order.some((uuid) => !row(uuid) && !news.rows[uuid])) return refresh();
+    for (const [uuid, text] of Object.entries(news.rows)) {
       const made = document.createElement("template");
       made.innerHTML = text;
       const before = row(uuid), after = made.content.querySelector("tr");
@@ -91,25 +91,25 @@
         if (at >= 0) links(after)[at]?.focus({ preventScroll: true });
       }
     }
-    if (told.order) {
-      told.order.forEach((uuid, at) => {
+    if (news.order) {
+      news.order.forEach((uuid, at) => {
         if (body.children[at] !== row(uuid)) body.insertBefore(row(uuid), body.children[at]);
       });
-      while (body.children.length > told.order.length) body.lastElementChild.remove();
+      while (body.children.length > news.order.length) body.lastElementChild.remove();
     }
-    if (told.foot !== undefined) swap(document.getElementById("foot"), told.foot, "outerMorph");
+    if (news.foot !== undefined) swap(document.getElementById("foot"), news.foot, "outerMorph");
   };
 
   const heard = (event) => {
-    const told = JSON.parse(event.data);
+    const news = JSON.parse(event.data);
     if (event.lastEventId) cursor = event.lastEventId;
-    for (const atom of told.atoms) patch(atom);
-    const failed = told.atoms.filter((atom) => atom.state === "FAILURE").map((atom) => atom.name);
+    for (const atom of news.atoms) patch(atom);
+    const failed = news.atoms.filter((atom) => atom.state === "FAILURE").map((atom) => atom.name);
     if (failed.length) say(`Failed: ${failed.slice(0, 3).join(", ")}${failed.length > 3 ? " and others" : ""}`);
-    if (told.head) patch_head(told.head);
-    if (told.rows) patch_rows(told);
-    if (told.changed) parts();
-    if (told.ended) say(`The flow has ended: ${told.state}`);
+    if (news.head) patch_head(news.head);
+    if (news.rows) patch_rows(news);
+    if (news.changed) parts();
+    if (news.ended) say(`The flow has ended: ${news.state}`);
   };
 
   const listen = () => {
