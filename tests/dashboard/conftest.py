@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
+from tests.dashboard.forms import send
 from tests.dashboard.held import Running
-from wbengine.dashboard import create_app
+from wbengine.dashboard import create_app, parse_users
+
+FILE = """\
+# name      role      token
+ann         admin     token-of-ann-0123456789
+olga        operator  token-of-olga-0123456789   # on duty
+victor      viewer    token-of-victor-0123456789
+gateway     proxy     token-of-gateway-0123456789
+"""
+TOKENS = {name: f"token-of-{name}-0123456789" for name in ("ann", "olga", "victor", "gateway")}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +50,11 @@ def keeper(kept: story.Kept) -> Iterator[TestClient]:
         yield admitted(found)
 
 
-def client(kept: story.Kept, **options: Any) -> TestClient:
+class HasBackend(Protocol):
+    backend: Any
+
+
+def client(kept: HasBackend, **options: Any) -> TestClient:
     options.setdefault("token", story.TOKEN)
     app = create_app(kept.backend, **options)
     return TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711))
@@ -49,6 +63,14 @@ def client(kept: story.Kept, **options: Any) -> TestClient:
 def admitted(found: TestClient) -> TestClient:
     answer = found.get("/", params={"token": story.TOKEN}, follow_redirects=False)
     assert answer.status_code == 303
+    return found
+
+
+def site(kept: HasBackend, name: str | None = None) -> TestClient:
+    """A dashboard of the users of `FILE`, one of whom has logged in."""
+    found = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
+    if name is not None:
+        assert send(found, "/login", {"token": TOKENS[name]}).status_code == 303
     return found
 
 

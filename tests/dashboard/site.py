@@ -7,7 +7,7 @@ import http.client
 import json
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.dashboard import story
@@ -34,23 +34,28 @@ def running(backend: Any, **options: Any) -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a stream, as they come: `id`, `event`, and what the data say."""
+def asked(
+    site: Site, method: str, path: str, headers: Mapping[str, str], body: str | None = None
+) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a request."""
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
+    connection.request(method, path, body, headers)
+    with contextlib.closing(connection), connection.getresponse() as answer:
+        yield answer
+
+
+@contextlib.contextmanager
+def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a stream, as they come: `id`, `event`, and what the data say."""
     headers = {"authorization": f"Bearer {story.TOKEN}"}
     if last is not None:
         headers["last-event-id"] = last
-    connection.request("GET", path, headers=headers)
-    answer = connection.getresponse()
-    try:
+    with asked(site, "GET", path, headers) as answer:
         assert answer.status == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield _events(answer)
-    finally:
-        answer.close()
-        connection.close()
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,35 +16,44 @@ from tests.dashboard.forms import OURS, send, token_in
 from tests.dashboard.held import GO, Running
 from tests.support.workers import until
 
+Fields = dict[str, str]
 
-def test_a_flow_is_suspended(running: Running, audit: Any) -> None:
+
+@pytest.fixture
+def acting(running: Running) -> Iterator[tuple[TestClient, Fields]]:
+    """A browser, and what makes its forms ours."""
     with client(running.kept, allow_actions=True) as browser:
-        page = admitted(browser).get(running.path).text
-        assert ">Suspend</button>" in page and ">Cancel</button>" in page
-        assert ">Resume</button>" not in page
-        fields = {"form_token": token_in(page)}
-        answer = send(browser, f"{running.path}/suspend", fields)
-        assert answer.status_code == 303
-        assert answer.headers["location"] == f"{running.path}?done=suspend"
-        assert "asked to suspend" in browser.get(answer.headers["location"]).text
-        until(lambda: running.wish() is None)  # its engine has heard of it
-        GO.set()
-        until(lambda: running.state() == "SUSPENDED")
-        assert running.state_of("c") == "PENDING"
-        again = send(browser, f"{running.path}/suspend", fields)
-        assert again.status_code == 409 and "SUSPENDED" in again.text
+        yield browser, {"form_token": token_in(admitted(browser).get(running.path).text)}
+
+
+def test_a_flow_is_suspended(
+    running: Running, acting: tuple[TestClient, Fields], audit: Any
+) -> None:
+    browser, fields = acting
+    page = browser.get(running.path).text
+    assert ">Suspend</button>" in page and ">Cancel</button>" in page
+    assert ">Resume</button>" not in page
+    answer = send(browser, f"{running.path}/suspend", fields)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"{running.path}?done=suspend"
+    assert "asked to suspend" in browser.get(answer.headers["location"]).text
+    until(lambda: running.wish() is None)  # its engine has heard of it
+    GO.set()
+    until(lambda: running.state() == "SUSPENDED")
+    assert running.state_of("c") == "PENDING"
+    again = send(browser, f"{running.path}/suspend", fields)
+    assert again.status_code == 409 and "SUSPENDED" in again.text
     uuid = running.detail.uuid
     assert audit()[0] == f"suspend flow {uuid}, from 192.0.2.5"
     assert audit()[1].startswith(f"suspend flow {uuid} failed, from 192.0.2.5: ")
 
 
-def test_a_flow_is_cancelled(running: Running) -> None:
-    with client(running.kept, allow_actions=True) as browser:
-        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
-        assert send(browser, f"{running.path}/cancel", fields).status_code == 303
-        until(lambda: running.wish() is None)
-        GO.set()
-        until(lambda: running.state() == "REVERTED")
+def test_a_flow_is_cancelled(running: Running, acting: tuple[TestClient, Fields]) -> None:
+    browser, fields = acting
+    assert send(browser, f"{running.path}/cancel", fields).status_code == 303
+    until(lambda: running.wish() is None)
+    GO.set()
+    until(lambda: running.state() == "REVERTED")
 
 
 def test_who_runs_it_is_told_in_short(running: Running) -> None:
@@ -58,16 +68,16 @@ def test_who_runs_it_is_told_in_short(running: Running) -> None:
         assert browser.get(f"/api/v1{running.path}").json()["owner"].startswith(whole)
 
 
-def test_nothing_can_be_done_unless_it_was_allowed(running: Running, audit: Any) -> None:
-    with client(running.kept, allow_actions=True) as browser:
-        token = token_in(admitted(browser).get(running.path).text)
-        cookies = dict(browser.cookies)
+def test_nothing_can_be_done_unless_it_was_allowed(
+    running: Running, acting: tuple[TestClient, Fields], audit: Any
+) -> None:
+    allowed, fields = acting
     with client(running.kept) as browser:  # the same token: its forms would be good
-        browser.cookies.update(cookies)
+        browser.cookies.update(allowed.cookies)
         page = browser.get(running.path).text
         assert "<form" not in page and "Read-only" in page
         for path in (f"{running.path}/suspend", f"{running.path}/cancel", "/workers/drain"):
-            answer = send(browser, path, {"form_token": token, "worker": "x"})
+            answer = send(browser, path, {**fields, "worker": "x"})
             assert answer.status_code == 403
             assert "--allow-actions" in answer.text
     assert running.wish() is None
@@ -89,28 +99,29 @@ def test_nothing_can_be_done_unless_it_was_allowed(running: Running, audit: Any)
         {},
     ],
 )
-def test_forms_of_other_sites_are_refused(running: Running, headers: dict[str, str]) -> None:
-    with client(running.kept, allow_actions=True) as browser:
-        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
-        for path in (f"{running.path}/suspend", "/workers/drain", "/login"):
-            assert send(browser, path, fields, headers).status_code == 403
-        assert running.wish() is None
+def test_forms_of_other_sites_are_refused(
+    running: Running, acting: tuple[TestClient, Fields], headers: dict[str, str]
+) -> None:
+    browser, fields = acting
+    for path in (f"{running.path}/suspend", "/workers/drain", "/login"):
+        assert send(browser, path, fields, headers).status_code == 403
+    assert running.wish() is None
 
 
 @pytest.mark.parametrize("fields", [{}, {"form_token": ""}, {"form_token": "0" * 64}])
-def test_a_form_without_its_token_is_refused(running: Running, fields: dict[str, str]) -> None:
-    with client(running.kept, allow_actions=True) as browser:
-        admitted(browser).get(running.path)
-        answer = send(browser, f"{running.path}/suspend", fields)
-        assert answer.status_code == 403 and "not one of ours" in answer.text
-        assert running.wish() is None
+def test_a_form_without_its_token_is_refused(
+    running: Running, acting: tuple[TestClient, Fields], fields: Fields
+) -> None:
+    answer = send(acting[0], f"{running.path}/suspend", fields)
+    assert answer.status_code == 403 and "not one of ours" in answer.text
+    assert running.wish() is None
 
 
-def test_the_form_of_another_session_is_refused(running: Running) -> None:
-    with client(running.kept, allow_actions=True) as browser:
-        fields = {"form_token": token_in(admitted(browser).get(running.path).text)}
+def test_the_form_of_another_session_is_refused(
+    running: Running, acting: tuple[TestClient, Fields]
+) -> None:
     with client(running.kept, allow_actions=True) as other:
-        assert send(admitted(other), f"{running.path}/suspend", fields).status_code == 403
+        assert send(admitted(other), f"{running.path}/suspend", acting[1]).status_code == 403
         assert running.wish() is None
 
 

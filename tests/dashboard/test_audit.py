@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tests.dashboard import story
 from tests.dashboard.conftest import admitted, client
 from tests.dashboard.forms import send
-from wbengine.dashboard import audit
+from wbengine.dashboard.audit import MOST, WINDOW, Audit
 from wbengine.views.redaction import Redactor
 
 WRONG = "wrong-token-0123456789"
@@ -21,27 +19,21 @@ FLOW = "/flows/00000000-0000-4000-8000-000000000000/suspend"
 Lines = Callable[[], list[str]]
 
 
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Lines:
-    caplog.set_level(logging.INFO, logger="wbengine.audit")
-    return lambda: [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
-
-
-def test_a_form_of_another_site_leaves_a_line(keeper: TestClient, lines: Lines) -> None:
+def test_a_form_of_another_site_leaves_a_line(keeper: TestClient, audit: Lines) -> None:
     answer = send(keeper, FLOW, {}, {"origin": "http://evil.example"})
     assert answer.status_code == 403
-    assert lines() == [
+    assert audit() == [
         f"POST {FLOW} refused, from 192.0.2.5: it is of no page of ours, but of 'http://evil.example'"
     ]
 
 
-def test_a_wrong_token_leaves_a_line_without_it(stranger: TestClient, lines: Lines) -> None:
+def test_a_wrong_token_leaves_a_line_without_it(stranger: TestClient, audit: Lines) -> None:
     bearer = {"authorization": f"Bearer {WRONG}"}
     assert stranger.get("/", params={"token": WRONG}).status_code == 401
     assert stranger.get("/api/v1/flows", headers=bearer).status_code == 401
     assert send(stranger, FLOW, {}).status_code == 401
     assert send(stranger, "/login", {"token": WRONG}).status_code == 401
-    assert lines() == [
+    assert audit() == [
         "GET / refused, from 192.0.2.5: this is not the token",
         "GET /api/v1/flows refused, from 192.0.2.5: it does not show the token",
         f"POST {FLOW} refused, from 192.0.2.5: it does not show the token",
@@ -49,24 +41,24 @@ def test_a_wrong_token_leaves_a_line_without_it(stranger: TestClient, lines: Lin
     ]
 
 
-def test_a_foreign_name_leaves_a_line(kept: story.Kept, lines: Lines) -> None:
+def test_a_foreign_name_leaves_a_line(kept: story.Kept, audit: Lines) -> None:
     with client(kept, hosts=["127.0.0.1"]) as browser:
         assert browser.get("/", headers={"host": "evil.example:80"}).status_code == 421
         assert browser.get("/livez", headers={"host": ""}).status_code == 421
-    assert lines() == [
+    assert audit() == [
         "GET / refused, from 192.0.2.5: the dashboard is not known as 'evil.example:80'",
         "GET /livez refused, from 192.0.2.5: the dashboard is not known as ''",
     ]
 
 
-def test_who_has_only_to_log_in_leaves_none(stranger: TestClient, lines: Lines) -> None:
+def test_who_has_only_to_log_in_leaves_none(stranger: TestClient, audit: Lines) -> None:
     assert stranger.get("/").status_code == 401
     assert stranger.get("/nothing", headers={"cookie": "wbengine_1=old"}).status_code == 401
     assert admitted(stranger).get("/").status_code == 200
-    assert lines() == []
+    assert audit() == []
 
 
-def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, lines: Lines) -> None:
+def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, audit: Lines) -> None:
     texts = (
         "/a%0d%0aWARNING%20login%20of%20root",
         "/%1b%5b2J%e2%80%a8%c2%85%00",
@@ -87,7 +79,7 @@ def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, lines:
         for text in texts:
             name = {"host": f"x{story.TOKEN}\x1b[2J{story.CANARY * 9}"}
             browser.get(text, headers=name)
-    found = lines()
+    found = audit()
     assert len(found) >= 2 * len(texts)
     for line in found:
         assert line.isascii() and line.isprintable(), line
@@ -97,23 +89,23 @@ def test_what_a_stranger_sent_is_escaped_masked_and_cut(kept: story.Kept, lines:
     assert r"/a\r\nWARNING login of root refused" in found[0]
 
 
-def test_many_refusals_are_few_lines(lines: Lines) -> None:
+def test_many_refusals_are_few_lines(audit: Lines) -> None:
     now = 0.0
-    kept = audit.Audit(Redactor(), clock=lambda: now)
+    kept = Audit(Redactor(), clock=lambda: now)
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
-    for _ in range(10 * audit.MOST):
+    for _ in range(10 * MOST):
         kept.turned_away(request, "no")
         kept.refused(request, "login")
-    assert len(lines()) == audit.MOST
-    now = audit.WINDOW - 0.1
+    assert len(audit()) == MOST
+    now = WINDOW - 0.1
     kept.refused(request, "login")
     kept.done(request, "suspend")
-    assert lines()[audit.MOST :] == ["suspend, from an unknown address"]
-    now = audit.WINDOW
+    assert audit()[MOST:] == ["suspend, from an unknown address"]
+    now = WINDOW
     kept.refused(request, "login")
     kept.refused(request, "login")
-    assert lines()[audit.MOST + 1 :] == [
-        f"{19 * audit.MOST + 1} more were refused, and not told one by one",
+    assert audit()[MOST + 1 :] == [
+        f"{19 * MOST + 1} more were refused, and not told one by one",
         "login refused, from an unknown address",
         "login refused, from an unknown address",
     ]

@@ -7,8 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -136,28 +134,6 @@ def test_each_answer_says_what_a_browser_may_do(kept: story.Kept, guest: TestCli
             assert " style=" not in answer.text and "<style" not in answer.text
             assert "javascript:" not in answer.text and " onclick=" not in answer.text
     assert len(nonces) > 10  # each its own
-
-
-def test_without_a_token_whoever_mounts_it_asks(kept: story.Kept) -> None:
-    outer = Starlette(routes=[Mount("/inside", create_app(kept.backend))])
-    with TestClient(outer, base_url=story.HOST) as browser:
-        page = browser.get("/inside/")
-        assert page.status_code == 200
-        assert f'href="/inside/flows/{kept.uuids["good"]}"' in page.text
-        assert browser.get(f"/inside/flows/{kept.uuids['good']}").status_code == 200
-        style = page.text.partition('rel="stylesheet" href="')[2].partition('"')[0]
-        assert style.startswith("/inside/static/") and browser.get(style).status_code == 200
-
-
-def test_a_prefix_is_before_everything(kept: story.Kept) -> None:
-    with client(kept, url_prefix="/wbe/flows/") as browser:
-        answer = browser.get(f"/wbe/flows/?token={story.TOKEN}", follow_redirects=False)
-        assert answer.headers["location"] == "/wbe/flows/"
-        assert "path=/wbe/flows/" in answer.headers["set-cookie"].lower()
-        assert 'href="/wbe/flows/workers"' in browser.get("/wbe/flows/").text
-        assert browser.get("/workers").status_code == 404
-    with pytest.raises(ValueError, match="url_prefix"):
-        client(kept, url_prefix="flows")
 
 
 def test_a_websocket_is_closed(guest: TestClient) -> None:

@@ -33,6 +33,7 @@ def check(browser: TestClient, kept: story.Kept, outside: str, *, sent: str | No
     bearer = {"authorization": f"Bearer {story.TOKEN}"}
     page = browser.get(f"{sent}/", headers=bearer)
     assert page.status_code == 200 and f'href="{outside}/workers"' in page.text
+    assert f'rel="stylesheet" href="{outside}/static/dashboard.css?' in page.text
     flow = f"/flows/{kept.uuids['good']}"
     assert browser.get(f"{sent}{flow}", headers=bearer).status_code == 200
     assert f'href="{outside}{flow}"' in page.text

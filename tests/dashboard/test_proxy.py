@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import PATIENCE, running
+from tests.dashboard.site import asked, running
 from wbengine import dashboard
 from wbengine.cli import app
 
@@ -26,47 +24,37 @@ def site(kept: story.Kept) -> Iterator[dashboard.Site]:
         yield found
 
 
-def asked(
-    site: dashboard.Site, method: str, path: str, headers: dict[str, str], body: str | None = None
-) -> Any:
-    where = urllib.parse.urlsplit(site.address)
-    assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        answer.read()
-        return answer
-    finally:
-        connection.close()
+def status(site: dashboard.Site, *request: Any) -> int:
+    with asked(site, *request) as answer:
+        return answer.status
 
 
 def test_it_is_known_by_its_public_name_and_by_no_other(site: dashboard.Site) -> None:
     for name in (NAME, f"{NAME}:8443", f"{NAME}.", "localhost"):
-        assert asked(site, "GET", "/wbe/livez", {"host": name}).status == 200, name
+        assert status(site, "GET", "/wbe/livez", {"host": name}) == 200, name
     for name in ("evil.example", f"{NAME}.evil.example", f"evil.{NAME}", "192.0.2.1"):
-        assert asked(site, "GET", "/wbe/livez", {"host": name}).status == 421, name
+        assert status(site, "GET", "/wbe/livez", {"host": name}) == 421, name
 
 
 def test_a_cookie_of_a_page_by_tls_stays_there(site: dashboard.Site) -> None:
     path = f"/wbe/?token={story.TOKEN}"
-    answer = asked(site, "GET", path, PROXY)
-    assert answer.status == 303 and answer.headers["location"] == "/wbe/"
-    assert {"Secure", "HttpOnly"} <= {
-        part.strip() for part in answer.headers["set-cookie"].split(";")
-    }
-    plain = asked(site, "GET", path, {"host": NAME})
-    assert "Secure" not in plain.headers["set-cookie"]
+    with asked(site, "GET", path, PROXY) as answer:
+        assert answer.status == 303 and answer.headers["location"] == "/wbe/"
+        assert {"Secure", "HttpOnly"} <= {
+            part.strip() for part in answer.headers["set-cookie"].split(";")
+        }
+    with asked(site, "GET", path, {"host": NAME}) as plain:
+        assert "Secure" not in plain.headers["set-cookie"]
 
 
 def test_a_form_comes_from_the_public_name(site: dashboard.Site) -> None:
     """The proxy must pass on the name that the browser asked for."""
     body = f"token={story.TOKEN}"
     path = "/wbe/login"
-    assert asked(site, "POST", path, {**PROXY, **FORM}, body).status == 303
+    assert status(site, "POST", path, {**PROXY, **FORM}, body) == 303
     away = {**PROXY, **FORM, "origin": "https://evil.example"}
-    assert asked(site, "POST", path, away, body).status == 403
-    assert asked(site, "POST", path, {**FORM, "host": "127.0.0.1:8585"}, body).status == 403
+    assert status(site, "POST", path, away, body) == 403
+    assert status(site, "POST", path, {**FORM, "host": "127.0.0.1:8585"}, body) == 403
 
 
 def test_who_asked_is_who_asked_the_proxy(
@@ -74,10 +62,12 @@ def test_who_asked_is_who_asked_the_proxy(
 ) -> None:
     caplog.set_level("INFO", logger="wbengine.audit")
     for told in ("192.0.2.7", "some words, 192.0.2.8", "not an address"):
-        asked(site, "POST", "/wbe/login", {**PROXY, **FORM, "x-forwarded-for": told}, "token=wrong")
+        status(
+            site, "POST", "/wbe/login", {**PROXY, **FORM, "x-forwarded-for": told}, "token=wrong"
+        )
     with running(kept.backend) as other:  # no proxy was told of
         there = {"x-forwarded-for": "192.0.2.9", **FORM, "origin": other.address.rstrip("/")}
-        asked(other, "POST", "/login", there, "token=wrong")
+        status(other, "POST", "/login", there, "token=wrong")
     assert [record.getMessage() for record in caplog.records] == [
         "login refused, from 192.0.2.7",
         "login refused, from 192.0.2.8",
@@ -87,15 +77,9 @@ def test_who_asked_is_who_asked_the_proxy(
 
 
 def test_streams_ask_the_proxy_not_to_hold_them_back(site: dashboard.Site) -> None:
-    where = urllib.parse.urlsplit(site.address)
-    assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
     headers = {**PROXY, "authorization": f"Bearer {story.TOKEN}"}
-    connection.request("GET", "/wbe/stream/flows", headers=headers)
-    answer = connection.getresponse()
-    assert answer.headers["x-accel-buffering"] == "no"
-    answer.close()
-    connection.close()
+    with asked(site, "GET", "/wbe/stream/flows", headers) as answer:
+        assert answer.headers["x-accel-buffering"] == "no"
 
 
 def test_a_public_name_takes_a_token(kept: story.Kept) -> None:

@@ -5,31 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import client
+from tests.dashboard.conftest import FILE, TOKENS, client, site
 from tests.dashboard.forms import send, token_in
 from tests.dashboard.held import Running
 from wbengine.dashboard import Visitor, create_app, parse_users
 from wbengine.dashboard.sessions import Sessions
-
-FILE = """\
-# name      role      token
-ann         admin     token-of-ann-0123456789
-olga        operator  token-of-olga-0123456789   # on duty
-victor      viewer    token-of-victor-0123456789
-gateway     proxy     token-of-gateway-0123456789
-"""
-TOKENS = {name: f"token-of-{name}-0123456789" for name in ("ann", "olga", "victor", "gateway")}
-
-
-def site(kept: story.Kept, name: str | None = None) -> TestClient:
-    found = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
-    if name is not None:
-        answer = send(found, "/login", {"token": TOKENS[name]})
-        assert answer.status_code == 303
-    return found
 
 
 def test_operator_acts_and_is_named(running: Running, audit: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -118,12 +118,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     made.backend.close()
 
 
-def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
-
-
 def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
-    shop: Shop, caplog: pytest.LogCaptureFixture
+    shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
     caplog.set_level(logging.INFO)
     with shop.browser(PATIENCE) as browser:
@@ -137,7 +133,7 @@ def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
     for shown in (answer.text, later):
         assert "the key is ***" in shown and "what happened: wbengine flow show" in shown
         assert story.CANARY not in shown
-    (line,) = audited(caplog)
+    (line,) = audit()
     assert line.startswith(f"retry flow {shop.uuid} failed, from 192.0.2.5: ")
     assert "exit code 1" in line and "\n" not in line
     (logged,) = [r for r in caplog.records if r.name == "wbengine.dashboard.runner"]
@@ -147,7 +143,7 @@ def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
 
 
 def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
-    shop: Shop, caplog: pytest.LogCaptureFixture
+    shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
     caplog.set_level(logging.INFO)
     (shop.folder / "go").unlink()
@@ -155,14 +151,14 @@ def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
         assert shop.retry(browser) == 303
         page = browser.get(f"{shop.path}?done=retry").text
         assert "What failed is being tried again." in page and "exit code" not in page
-        assert len(audited(caplog)) == 1
+        assert len(audit()) == 1
         (shop.folder / "go").touch()
-        until(lambda: len(audited(caplog)) == 2)
+        until(lambda: len(audit()) == 2)
         page = browser.get(f"{shop.path}?part=head").text
         assert "<strong>Retry failed</strong> with exit code 1" in page
         assert "the key is ***" in page and story.CANARY not in page
         begun = f"retry flow {shop.uuid} failed, from 192.0.2.5: exit code 1: "
-        assert audited(caplog)[1].startswith(begun)
+        assert audit()[1].startswith(begun)
         assert story.CANARY not in caplog.text
 
         (shop.folder / "mended").touch()

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from tests.dashboard import story
-from tests.dashboard.conftest import admitted
+from tests.dashboard.conftest import admitted, client, site
 from tests.dashboard.forms import send, token_in
-from wbengine.dashboard import create_app, parse_users
 from wbengine.persistence import backends
 from wbengine.schedules import Schedule, Schedules
 
 GREETING = "tests.support.conducted:greeting"
-TOKENS = {name: f"token-of-{name}-0123456789" for name in ("olga", "victor")}
-USERS = f"olga operator {TOKENS['olga']}\nvictor viewer {TOKENS['victor']}\n"
 NAME = f"daily {story.SCRIPT}"
 
 
@@ -31,14 +26,6 @@ def kept(tmp_path: Path) -> Iterator[Schedules]:
             Schedule(name=NAME, factory=GREETING, cron="30 2 * * *", inputs={"key": story.CANARY})
         )
         yield made
-
-
-@contextlib.contextmanager
-def site(kept: Schedules, name: str) -> Iterator[TestClient]:
-    app = create_app(kept.backend, users=parse_users(USERS), allow_actions=True)
-    with TestClient(app, base_url=story.HOST, client=("192.0.2.5", 4711)) as client:
-        assert send(client, "/login", {"token": TOKENS[name]}).status_code == 303
-        yield client
 
 
 def test_schedules_are_paged(kept: Schedules) -> None:
@@ -107,9 +94,8 @@ def test_others_change_nothing(kept: Schedules) -> None:
 def test_without_schedules_the_page_says_how(kept: Schedules) -> None:
     """So it does where the store is no database."""
     kept.remove(NAME)
-    for backend in (kept.backend, story.told().backend):
-        app = create_app(backend, token=story.TOKEN)
-        with TestClient(app, base_url=story.HOST) as client:
-            page = admitted(client).get("/schedules").text
+    for each in (kept, story.told()):
+        with client(each) as guest:
+            page = admitted(guest).get("/schedules").text
             assert "There are no schedules" in page and "wbengine schedule add" in page
-            assert client.get("/api/v1/schedules").json()["schedules"] == []
+            assert guest.get("/api/v1/schedules").json()["schedules"] == []

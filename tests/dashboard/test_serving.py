@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import PATIENCE, running
+from tests.dashboard.site import PATIENCE, asked, running
 from wbengine import dashboard
 
 _SERVE = """
@@ -118,13 +118,9 @@ def test_it_ends_without_a_word_although_many_listen(number: signal.Signals) -> 
 
 def test_a_loopback_server_knows_no_other_name(kept: story.Kept) -> None:
     with running(kept.backend) as site:
-        where = urllib.parse.urlsplit(site.address)
-        assert where.hostname is not None
-        connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
         headers = {"host": "rebound.example", "authorization": f"Bearer {story.TOKEN}"}
-        connection.request("GET", "/", headers=headers)
-        assert connection.getresponse().status == 421
-        connection.close()
+        with asked(site, "GET", "/", headers) as answer:
+            assert answer.status == 421
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

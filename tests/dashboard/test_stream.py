@@ -4,53 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import urllib.parse
 from typing import Any
 
 import pytest
 
 from tests.dashboard import story
-from tests.dashboard.site import PATIENCE, running, stream
-from wbengine import engines, task
-from wbengine.dashboard import serving
+from tests.dashboard.held import Running
+from tests.dashboard.site import PATIENCE, stream
+from tests.dashboard.site import running as serving
+from wbengine.dashboard import serving as servers
 from wbengine.dashboard import stream as streams
-from wbengine.patterns import linear_flow
-from wbengine.persistence import base
-
-GO = threading.Event()
-
-
-class Waits(task.Task):
-    def execute(self) -> None:
-        assert GO.wait(PATIENCE)
 
 
 def states(told: dict[str, Any]) -> dict[str, str]:
     return {atom["name"]: atom["state"] for atom in told["data"]["atoms"]}
 
 
-def test_a_stream_tells_what_happens_and_goes_on_after_a_break() -> None:
-    GO.clear()
-    kept = story.Kept()
-    flow = linear_flow.Flow("slow").add(story.Fine("before"), Waits("waits"), story.Fine("after"))
-    detail = base.create_flow_detail(flow, backend=kept.backend)
-    engine = engines.load(flow, flow_detail=detail, backend=kept.backend, engine="serial")
-    thread = threading.Thread(target=engine.run)
-    with running(kept.backend) as site:
-        path = f"/flows/{detail.uuid}/stream"
-        thread.start()
+def test_a_stream_tells_what_happens_and_goes_on_after_a_break(running: Running) -> None:
+    with serving(running.kept.backend) as site:
+        path = f"{running.path}/stream"
         seen: dict[str, str] = {}
         with stream(site, path) as events:
             for told in events:
                 assert told["event"] == "turn" and told["id"]
                 seen |= states(told)
-                if seen.get("waits") == "RUNNING":
+                if seen.get("b") == "RUNNING":
                     break
-        assert seen["before"] == "SUCCESS"
-        GO.set()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+        assert seen["a"] == "SUCCESS"
+        running.end()
         # Nobody listened meanwhile.
         with stream(site, path, last=told["id"]) as events:
             told = next(events)
@@ -58,12 +40,12 @@ def test_a_stream_tells_what_happens_and_goes_on_after_a_break() -> None:
             while not told["data"]["ended"]:
                 told = next(events)
                 later |= states(told)
-        assert later == {"waits": "SUCCESS", "after": "SUCCESS"}  # and not "before" again
+        assert later == {"b": "SUCCESS", "c": "SUCCESS"}  # and not "a" again
         assert told["data"]["state"] == "SUCCESS"
 
 
 def test_the_events_of_a_flow_are_told_one_by_one(kept: story.Kept) -> None:
-    with running(kept.backend) as site:
+    with serving(kept.backend) as site:
         path = f"/api/v1/flows/{kept.uuids['good']}/events/stream"
         with stream(site, path) as events:
             told = [next(events) for _ in range(5)]
@@ -73,7 +55,7 @@ def test_the_events_of_a_flow_are_told_one_by_one(kept: story.Kept) -> None:
 def test_the_list_tells_that_it_has_changed() -> None:
     kept = story.Kept()
     kept.run("one", story.good(name="one"))
-    with running(kept.backend) as site:
+    with serving(kept.backend) as site:
         with stream(site, "/stream/flows") as events:
             told = next(events)  # who knows nothing is told at once
             kept.run("two", story.good(name="two"))
@@ -93,8 +75,8 @@ def test_a_server_ends_although_somebody_listens(
 ) -> None:
     """By itself: it has more time than it takes on any machine."""
     monkeypatch.setattr(streams, "ENDING", 40)
-    monkeypatch.setattr(serving, "_GRACE", 50)
-    with running(kept.backend) as site, stream(site, "/stream/flows") as events:
+    monkeypatch.setattr(servers, "_GRACE", 50)
+    with serving(kept.backend) as site, stream(site, "/stream/flows") as events:
         next(events)
         site.stop()
         assert list(events) == []  # it is over, rather than silent
@@ -104,7 +86,7 @@ def test_no_more_streams_are_served_than_there_is_room_for(
     kept: story.Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "MOST", 5)
-    with running(kept.backend) as site, contextlib.ExitStack() as open_ones:
+    with serving(kept.backend) as site, contextlib.ExitStack() as open_ones:
         where = urllib.parse.urlsplit(site.address)
         assert where.port is not None
         asking = [

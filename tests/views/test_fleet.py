@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +20,10 @@ from wbengine.engines.worker_based.messages import envelope, pinging
 from wbengine.patterns import linear_flow
 from wbengine.views import fleet as fleets
 
-KINDS = ("memory", "filesystem", "redis", "rabbitmq")
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}"
-    if request.param == "filesystem":
-        return f"filesystem://{tmp_path / 'broker'}"
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
 
 @pytest.fixture
 def near(tmp_path: Path) -> str:
     return f"memory://{tmp_path.name}"
-
-
-@pytest.fixture
-def place(url: str) -> dict[str, Any]:
-    ledger = {"ledger": "memory://fleet"} if url.startswith("amqp") else {}
-    return {"url": url, **ledger}
-
-
-@pytest.fixture
-def looking(url: str) -> Iterator[fleets.Fleet]:
-    with fleets.Fleet(url=url) as found:
-        yield found
 
 
 class Busy:
@@ -73,11 +49,6 @@ class Busy:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._go.touch()
-        self.join()
-
-    def go_on(self) -> None:
-        """Its task may end; the flow does."""
         self._go.touch()
         self.join()
 
@@ -117,7 +88,7 @@ def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet, tmp_pa
     ledger = place.get("ledger")
     with worker_in_thread(place["url"], held, ledger=ledger):
         began, first = time.time(), time.monotonic()
-        with Busy(place, tmp_path) as busy:
+        with Busy(place, tmp_path):
             runs = time.monotonic()
             looking.workers(least=1, wait=30)
             looking.ping(timeout=30)  # whoever is asked tells what he does now
@@ -127,7 +98,6 @@ def test_what_a_worker_does(place: dict[str, Any], looking: fleets.Fleet, tmp_pa
             assert work.task == "slow"
             assert work.began is not None and began - 0.2 <= work.began <= time.time() + 0.2
             ran = time.monotonic() - runs
-            busy.go_on()
 
         def after() -> fleets.WorkerView:
             looking.ping(timeout=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,6 @@ from wbengine import engines, exceptions, transports
 from wbengine.patterns import unordered_flow
 from wbengine.views import fleet as fleets
 from wbengine.views import ledgers, queues
-
-KINDS = ("memory", "filesystem", "redis", "rabbitmq")
-
-
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    if request.param == "memory":
-        return {"url": f"memory://{tmp_path.name}"}
-    if request.param == "filesystem":
-        return {"url": f"filesystem://{tmp_path / 'broker'}"}
-    url = str(request.getfixturevalue(f"{request.param}_url"))
-    ledger = {"ledger": f"dir://{tmp_path}/ledger"} if request.param == "rabbitmq" else {}
-    return {"url": url, **ledger}
-
-
-@pytest.fixture
-def looking(place: dict[str, Any]) -> Iterator[fleets.Fleet]:
-    with fleets.Fleet(url=place["url"]) as found:
-        yield found
 
 
 def begun(place: dict[str, Any], count: int) -> tuple[Any, threading.Thread]:

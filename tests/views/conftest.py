@@ -1,0 +1,28 @@
+"""Exchanges of each kind of broker, and who looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wbengine.views import fleet as fleets
+
+
+@pytest.fixture(params=("memory", "filesystem", "redis", "rabbitmq"))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Where the exchange is, and the ledger, as an engine is told."""
+    if request.param == "memory":
+        return {"url": f"memory://{tmp_path.name}"}
+    if request.param == "filesystem":
+        return {"url": f"filesystem://{tmp_path / 'broker'}"}
+    ledger = {"ledger": f"dir://{tmp_path}/ledger"} if request.param == "rabbitmq" else {}
+    return {"url": str(request.getfixturevalue(f"{request.param}_url")), **ledger}
+
+
+@pytest.fixture
+def looking(place: dict[str, Any]) -> Iterator[fleets.Fleet]:
+    with fleets.Fleet(url=place["url"]) as found:
+        yield found
