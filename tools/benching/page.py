@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tools.benching import charts, style
-from tools.benching.profiling import Profile
+from tools.benching import charts, style, tables
 from tools.benching.systems import LOCALS
-from tools.benching.telling import DASH, STARTED, parts
+from tools.benching.telling import DASH
 
 KINDS = {
     "wbengine": "ours",
@@ -28,23 +27,19 @@ CASES = {
     "payload": "each task is given 100 KB and gives them back",
     "linear": "tasks that do nothing, one after the other",
 }
-SHAPES = {"unordered": "all at once", "linear": "in a line", "nested": "nested flows"}
 COSTS = ("caller_us", "workers_us", "broker_us")
-MARKS = {True: ("good", "✔"), False: ("bad", "✘"), None: ("dim", DASH)}
 
 
 def render(found: Mapping[str, Any]) -> str:
     """The whole page as text, to be written as UTF-8."""
     titles = {one["name"]: one["title"] for one in found["systems"]}
     facts = found["facts"]
+    grids = [grid for made in tables.GRIDS.values() for grid in made(found)]
     parts = [
-        _checks(found["checks"]),
         *_rates(found["cells"], titles),
         _scale(found["scale"]),
-        _start(found["start"], found["ready"], titles),
-        _idle(found["idle"], titles),
-        _profiles([Profile(**one) for one in found["profiles"]]),
-        _defaults(found["systems"]) if found["cells"] else "",
+        _ready(found["ready"], titles),
+        *(_section(one.title, "", _grid(one.head, one.rows, one.texts)) for one in grids),
         _table(found["cells"], titles),
     ]
     body = "\n".join(part for part in parts if part)
@@ -84,22 +79,6 @@ def _plain(value: Any) -> str:
 def _section(title: str, text: str, body: str) -> str:
     said = f'<p class="dim">{text}</p>\n' if text else ""
     return f"<section>\n<h2>{title}</h2>\n{said}{body}\n</section>"
-
-
-def _checks(checks: Iterable[Mapping[str, Any]]) -> str:
-    rows = []
-    for one in checks:
-        kind, mark = MARKS[one["kept"]]
-        rows.append(
-            f'<tr><td class="mark {kind}">{mark}</td><td>{escape(one["text"])}</td>'
-            f'<td class="n">{escape(one["promised"])}</td><td>{escape(one["found"])}</td></tr>'
-        )
-    if not rows:
-        return ""
-    head = '<tr><th></th><th>promise</th><th class="n">at least</th><th>found</th></tr>'
-    return _section(
-        "Promises", "", f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
-    )
 
 
 def _rates(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> Iterator[str]:
@@ -150,7 +129,7 @@ def _scale(rows: list[Mapping[str, Any]]) -> str:
     def curves(key: str) -> list[charts.Curve]:
         return [
             charts.Curve(
-                SHAPES.get(shape, shape),
+                tables.SHAPES.get(shape, shape),
                 [(row["tasks"], row[key]) for row in rows if row["shape"] == shape],
             )
             for shape in shapes
@@ -162,28 +141,10 @@ def _scale(rows: list[Mapping[str, Any]]) -> str:
     ]
     drawn = "".join(f"<figure>{one}</figure>" for one in figures)
     text = "One flow, without workers, from the construction of its tasks to its end."
-    head = ("flow", "tasks", "build s", "load and run s", "all s", "peak MB", "growth")
-    body = [
-        (SHAPES.get(row["shape"], row["shape"]), f"{row['tasks']:,}", f"{row['build']:.3f}",
-         f"{row['run']:.3f}", f"{row['all']:.3f}", f"{row['peak_mb']:.0f}",
-         "" if row["growth"] is None else f"{row['growth']:.2f}")
-        for row in rows
-    ]  # fmt: skip
-    return _section("Scale", text, f'<div class="charts">{drawn}</div>{_grid(head, body)}')
+    return _section("Scale", text, f'<div class="charts">{drawn}</div>')
 
 
-def _start(
-    start: Mapping[str, float], ready: list[Mapping[str, Any]], titles: Mapping[str, str]
-) -> str:
-    body = ""
-    if start:
-        body += _grid(
-            ("of wbengine", "s"),
-            [
-                (STARTED.get(name, f"first engine: {name}"), f"{took:.3f}")
-                for name, took in start.items()
-            ],
-        )
+def _ready(ready: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     figures = []
     for medium in dict.fromkeys(one["medium"] for one in ready):
         rows = [
@@ -193,45 +154,10 @@ def _start(
         ]
         chart = charts.bars(rows, f"seconds, {medium}", 2)
         figures.append(f"<figure><h3>{escape(medium)}</h3>{chart}</figure>")
-    if not body and not figures:
+    if not figures:
         return ""
     text = "Seconds from the start of a worker's process until it has done its first task."
-    return _section("Start-up", text, f'<div class="charts">{"".join(figures)}</div>{body}')
-
-
-def _idle(rows: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    if not rows:
-        return ""
-    head = ("broker", "worker", "% of a core", "MB", "MB, shared ones divided", "processes")
-    body = [
-        (row["medium"], titles[row["system"]], f"{row['processor']:.2f}", f"{row['memory']:.1f}",
-         f"{row['share']:.1f}", str(row["processes"]))
-        for row in rows
-    ]  # fmt: skip
-    return _section("Idle", "Workers that have nothing to do.", _grid(head, body, texts=2))
-
-
-def _profiles(looked: list[Profile]) -> str:
-    if not looked:
-        return ""
-    head = ("of the samples", *(f"{one.case}, {one.side}" for one in looked))
-    body = [
-        (name, *(f"{100 * one.parts.get(name, 0):.0f} %" for one in looked))
-        for name in parts(looked)
-    ]
-    text = "In which part of wbengine a processor was found, over Redis (py-spy)."
-    return _section("Where the time goes", text, _grid(head, body))
-
-
-def _defaults(systems: list[Mapping[str, Any]]) -> str:
-    head = ("system", "versions", "at once", "by default", "told otherwise", "log")
-    body = [
-        (one["title"], ", ".join(f"{name} {known}" for name, known in one["versions"].items()),
-         one["slots"], one["defaults"], one["helped"], one["log"])
-        for one in systems
-    ]  # fmt: skip
-    text = "What each does who is asked for nothing, and what was asked for all the same."
-    return _section("By default", text, _grid(head, body, texts=6))
+    return _section("Start-up", text, f'<div class="charts">{"".join(figures)}</div>')
 
 
 def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
@@ -256,10 +182,10 @@ def _table(cells: list[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
     return _section("All figures", "", f"<details><summary>show</summary>{table}</details>")
 
 
-def _grid(head: tuple[str, ...], body: Iterable[tuple[str, ...]], texts: int = 1) -> str:
+def _grid(head: Sequence[str], body: Iterable[Sequence[str]], texts: int = 1) -> str:
     """A table; columns after the first are figures."""
 
-    def row(cells: tuple[str, ...], tag: str) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
         made = (
             f"<{tag}{'' if number < texts else ' class=n'}>{escape(cell)}</{tag}>"
             for number, cell in enumerate(cells)

@@ -5,11 +5,11 @@ from __future__ import annotations
 CSS = """
 :root{color-scheme:light dark;
  --paper:#f7f7f5;--card:#fff;--ink:#1d2127;--dim:#5c6570;--line:#e2e4e8;--accent:#2456c9;
- --ours:#2f6fde;--kept:#7fa8ee;--peer:#b4bac4;--floor:#d8c39a;--good:#12764f;--bad:#b3261e;
+ --ours:#2f6fde;--kept:#7fa8ee;--peer:#b4bac4;--floor:#d8c39a;
  --s0:#2f6fde;--s1:#c2650a;--s2:#12876f}
 @media (prefers-color-scheme:dark){:root{
  --paper:#111418;--card:#191d23;--ink:#e8eaed;--dim:#9aa4b1;--line:#2b313a;--accent:#8db4ff;
- --ours:#5b93f5;--kept:#3c5f9f;--peer:#59626f;--floor:#7a683f;--good:#58cfa0;--bad:#ff8a80;
+ --ours:#5b93f5;--kept:#3c5f9f;--peer:#59626f;--floor:#7a683f;
  --s0:#74a7ff;--s1:#ffa352;--s2:#4fd0b2}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
@@ -49,8 +49,6 @@ table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{padding:5px 8px;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--dim);font-weight:600;font-size:13px}
 th.n,td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td.mark{width:1.6em;font-weight:700}
-.good{color:var(--good)}.bad{color:var(--bad)}
 summary{cursor:pointer;color:var(--accent)}
 @media print{section{break-inside:avoid}body{background:#fff}}
 """

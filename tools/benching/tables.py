@@ -7,13 +7,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.benching import profiling, rst, telling
 from tools.benching.systems import LOCALS, SYSTEMS
 from tools.benching.telling import COMPARED, MARKS, STARTED
 
 Found = Mapping[str, Any]
+
+
+class Grid(NamedTuple):
+    """A table; all columns but the first of them, which are `texts`, are figures."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+    #: Of cells that hold whole sentences: of each column, in percent.
+    widths: Sequence[int] = ()
+
+    def lines(self) -> Iterator[str]:
+        if self.widths:
+            yield from rst.columns(self.head, self.rows, self.widths)
+        else:
+            yield from rst.table(self.head, self.rows)
+        yield ""
+
 
 MEDIA = {"redis": "Redis", "amqp": "RabbitMQ", "filesystem": "a folder"}
 OURS = "wbengine"
@@ -92,32 +111,33 @@ def rates(found: Found) -> Iterator[str]:
         yield ""
 
 
-def local(found: Found) -> Iterator[str]:
+def local(found: Found) -> Iterator[Grid]:
     cells = Cells(found)
     pairs = [(medium, case) for medium in LOCALS for case in cells.cases(medium)]
     if not pairs:
         return
     names = [one for one in (OURS, "taskflow") if any(cells.get(c, m, one) for m, c in pairs)]
-    rows = (
+    rows = [
         [f"{medium}, {case}", *(cells.rate(case, medium, name) for name in names)]
         for medium, case in pairs
-    )
-    yield from rst.table(("tasks per second", *(cells.titles[name] for name in names)), rows)
+    ]
+    head = ("tasks per second", *(cells.titles[name] for name in names))
+    yield Grid("Without workers", head, rows)
 
 
-def large(found: Found) -> Iterator[str]:
-    if not found["scale"]:
-        return
-    rows = (
+def large(found: Found) -> Iterator[Grid]:
+    rows = [
         [SHAPES.get(one["shape"], one["shape"]), f"{one['tasks']:,}", f"{one['all']:.3f}",
          f"{1e6 * one['all'] / one['tasks']:.1f}", f"{one['peak_mb']:.0f}",
          "" if one["growth"] is None else f"{one['growth']:.2f}"]
         for one in found["scale"]
-    )  # fmt: skip
-    yield from rst.table(("flow", "tasks", "seconds", "µs a task", "peak MB", "exponent"), rows)
+    ]  # fmt: skip
+    if rows:
+        head = ("flow", "tasks", "seconds", "µs a task", "peak MB", "exponent")
+        yield Grid("Flows that grow", head, rows)
 
 
-def beginning(found: Found) -> Iterator[str]:
+def beginning(found: Found) -> Iterator[Grid]:
     """Start-up, and workers that wait."""
     titles = Cells(found).titles
     rows = [
@@ -130,50 +150,48 @@ def beginning(found: Found) -> Iterator[str]:
         for one in found["ready"] if one["medium"] not in LOCALS
     ]  # fmt: skip
     if rows:
-        yield from rst.table(("to begin", "takes"), rows)
-        yield ""
-    if found["idle"]:
-        idle = (
-            [titles[one["system"]], one["medium"], f"{one['processor']:.2f} %",
-             f"{one['memory']:.0f}", str(one["processes"])]
-            for one in found["idle"]
-        )  # fmt: skip
-        yield from rst.table(("worker that waits", "over", "of a core", "MB", "processes"), idle)
+        yield Grid("Start-up", ("to begin", "takes"), rows)
+    idle = [
+        [titles[one["system"]], one["medium"], f"{one['processor']:.2f} %",
+         f"{one['memory']:.0f}", str(one["processes"])]
+        for one in found["idle"]
+    ]  # fmt: skip
+    if idle:
+        head = ("worker that waits", "over", "of a core", "MB", "processes")
+        yield Grid("Idle", head, idle, texts=2)
 
 
-def promises(found: Found) -> Iterator[str]:
-    rows = (
+def promises(found: Found) -> Iterator[Grid]:
+    rows = [
         [MARKS[one["kept"]], one["text"], one["promised"], one["found"]] for one in found["checks"]
-    )
-    if found["checks"]:
-        yield from rst.table(("kept", "what", "promised", "found"), rows)
+    ]
+    if rows:
+        yield Grid("Promises", ("kept", "what", "promised", "found"), rows, texts=4)
 
 
-def defaults(found: Found) -> Iterator[str]:
+def defaults(found: Found) -> Iterator[Grid]:
     known = {one["name"]: one["versions"] for one in found["systems"]}
     rows = [
         [one.title, one.slots, one.defaults, one.helped, one.log]
         for one in SYSTEMS if one.name in known
     ]  # fmt: skip
-    yield from rst.columns(
-        ("system", "at once", "by default", "told otherwise", "log"), rows, (12, 10, 42, 22, 14)
-    )
+    head = ("system", "at once", "by default", "told otherwise", "log")
+    yield Grid("By default", head, rows, texts=5, widths=(12, 10, 42, 22, 14))
 
 
-def profile(found: Found) -> Iterator[str]:
+def profile(found: Found) -> Iterator[Grid]:
     """Where the time of each process goes, as it was sampled."""
     looked = [profiling.Profile(**one) for one in found.get("profiles", ())]
-    rows = (
+    rows = [
         [name, *(f"{100 * one.parts.get(name, 0):.0f} %" for one in looked)]
         for name in telling.parts(looked)
-    )
+    ]
     if looked:
-        yield from rst.table(
-            ("of the samples", *(f"{one.case}, {one.side}" for one in looked)), rows
-        )
+        head = ("of the samples", *(f"{one.case}, {one.side}" for one in looked))
+        yield Grid("Where the time goes", head, rows)
 
 
-def costs(found: Found) -> Iterator[str]:
+def costs(found: Found) -> Iterator[Grid]:
     """Processor time of a task, by process."""
     cells, names = Cells(found), ("caller_us", "workers_us", "broker_us")
     rows = [
@@ -186,7 +204,7 @@ def costs(found: Found) -> Iterator[str]:
     ]  # fmt: skip
     if rows:
         head = ("CPU µs of a task", "system", "caller", "workers", "broker", "all")
-        yield from rst.table(head, rows)
+        yield Grid("Processor time", head, rows, texts=2)
 
 
 # Of scale.json, and of both.
@@ -311,6 +329,9 @@ def _count(one: float | None) -> str:
 
 # All of it.
 
+#: The tables of a measurement, by their places on the page.
+GRIDS = {of.__name__: of for of in (local, large, beginning, promises, defaults, costs, profile)}
+
 
 def texts(
     found: Found | None, scale: Found | None, recorded: Mapping[str, Mapping[str, float]] | None
@@ -320,8 +341,9 @@ def texts(
     if recorded is not None:
         made |= {"counts": [*counts(recorded)], "messages": [*messages(recorded)]}
     if found is not None:
-        for of in (run, rates, local, large, beginning, promises, defaults, costs, profile):
-            made[of.__name__] = [*of(found)]
+        made |= {of.__name__: [*of(found)] for of in (run, rates)}
+        for name, grids in GRIDS.items():
+            made[name] = [line for grid in grids(found) for line in grid.lines()]
     if scale is not None:
         for of in (growth, beats, limits):
             made[of.__name__] = [*of(scale)]
