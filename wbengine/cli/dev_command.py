@@ -60,25 +60,20 @@ def command(
 
     dashboard_command.show_audit()
     ring = fleets.keys(context.settings)
-    try:
-        server = dev.DevServer(
-            *modules,
-            folder=folder,
-            port=None if no_dashboard else port,
-            topic=topic,
-            concurrency=concurrency,
-            schedules=schedule_command.declared(context),
-            keys=ring or keys.NONE,
-        )
-    except OSError as error:
-        where = error.filename or f"port {port}"
-        raise errors.Failed(f"{where}: {error.strerror or error}", errors.UNAVAILABLE) from error
-    except (ImportError, ValueError) as error:
-        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    except Exception as error:
-        raise errors.Failed(
-            f"the tasks cannot be imported: {errors.line_of(error)}", errors.USAGE
-        ) from error
+    with errors.making("the tasks cannot be imported"):
+        try:
+            server = dev.DevServer(
+                *modules,
+                folder=folder,
+                port=None if no_dashboard else port,
+                topic=topic,
+                concurrency=concurrency,
+                schedules=schedule_command.declared(context),
+                keys=ring or keys.NONE,
+            )
+        except OSError as error:
+            line = f"{error.filename or f'port {port}'}: {error.strerror or error}"
+            raise errors.Failed(line, errors.UNAVAILABLE) from error
     told = threading.Event()
     with signals.StopSignals(told.set, server.worker.halt).installed(), server:
         _tell(context, server, _UNWANTED if no_dashboard else _NO_PAGES)

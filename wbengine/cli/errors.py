@@ -11,7 +11,7 @@ import click
 from wbengine import _names, exceptions
 from wbengine.diagnosis.one_line import joined
 
-__all__ = ["Failed", "TEXT", "code_of", "failing", "line_of", "reason"]
+__all__ = ["Failed", "TEXT", "code_of", "failing", "line_of", "making", "reason"]
 
 OK: Final = 0
 #: The flow failed, or something is not as it should be.
@@ -53,6 +53,24 @@ def failing(code: int, *kinds: type[BaseException], where: str = "") -> Iterator
     except kinds as error:
         line = line_of(error)
         raise Failed(f"{where}: {line}" if where else line, code) from error
+
+
+@contextlib.contextmanager
+def making(what: str) -> Iterator[None]:
+    """Code of the user is imported and called: if it is wrong, so was the command.  Errors that are
+    not ours say first `what` was to be made.
+
+    :raises Failed: it is wrong.
+    """
+    try:
+        yield
+    except (Failed, exceptions.StorageFailure, exceptions.TransportFailure, exceptions.JobFailure):
+        raise
+    except (exceptions.WbengineException, ValueError, ImportError) as error:
+        raise Failed(line_of(error), USAGE) from error
+    except (Exception, SystemExit) as error:  # as of a script that was written to be run
+        ends = "it ends the process " if isinstance(error, SystemExit) else ""
+        raise Failed(f"{what}: {ends}{line_of(error)}", USAGE) from error
 
 
 #: By kind, the first that fits.

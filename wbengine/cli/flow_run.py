@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from wbengine import _streams
 from wbengine.cli import base, detaching, errors, options, params, running, stores
 from wbengine.cli import context as contexts
 
@@ -68,7 +69,7 @@ def command(
         context.backend(upgrade=True, missing_ok=True, patient=True) as backend,
         running.named(context, backend, uuid),
     ):
-        with running.making(factory):
+        with _streams.aside(), errors.making(factory):
             made = operations.start(
                 backend, factory, store=inputs, engine=engine, uuid=uuid, **named, **known
             )

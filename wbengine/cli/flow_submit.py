@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from wbengine.cli import base, options, params, running, stores
+from wbengine import _streams
+from wbengine.cli import base, errors, options, params, stores
 from wbengine.cli import context as contexts
 
 __all__ = ["command"]
@@ -40,7 +41,7 @@ def command(context: contexts.Context, factory: str, **given: Any) -> None:
 
     stores.check_outlives(context.settings)
     with context.backend(upgrade=True, missing_ok=True) as backend:
-        with running.making(factory):
+        with _streams.aside(), errors.making(factory):
             board = context.settings.board
             handle = engines.submit(factory, backend=backend, board=board, **given)
         context.printer.document("flow-submit/1", {"uuid": handle.id, "state": handle.state})

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wbengine import _names
+from wbengine import _names, _streams
 from wbengine._terminal import visible
-from wbengine.cli import base, completions, params, running
+from wbengine.cli import base, completions, errors, params
 from wbengine.cli import context as contexts
 from wbengine.cli.output import say
 
@@ -108,7 +108,7 @@ def _made(factory: str) -> Outline:
     from wbengine import engines
     from wbengine.engines import factories
 
-    with running.making(factory):
+    with _streams.aside(), errors.making(factory):
         loaded: Any = engines.load(factories.flow_of(factory))
     found: Outline = loaded.compilation.outline
     return found

@@ -1,6 +1,4 @@
-"""Makes flows and runs engines for a command: shows them, lets them be interrupted, and tells what
-came of it.
-"""
+"""Runs an engine for a command: shows it, lets it be interrupted, and tells what came of it."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from wbengine.persistence import base as persistence
     from wbengine.views.redaction import Redactor
 
-__all__ = ["Running", "engine_options", "making", "named"]
+__all__ = ["Running", "engine_options", "named"]
 
 #: What ends a run, and is no failure of the flow.
 _NOT_OF_THE_FLOW: Final = (
@@ -33,24 +31,6 @@ _NOT_OF_THE_FLOW: Final = (
     exceptions.LeaseLost,
     exceptions.TransportFailure,
 )
-
-
-@contextlib.contextmanager
-def making(factory: str) -> Iterator[None]:
-    """A flow is made by its factory: what that prints goes aside.
-
-    :raises Failed: what the factory is, or makes, is wrong.
-    """
-    try:
-        with _streams.aside():
-            yield
-    except (errors.Failed, exceptions.JobFailure, *_NOT_OF_THE_FLOW):
-        raise
-    except (exceptions.WbengineException, ValueError, ImportError) as error:
-        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    except (Exception, SystemExit) as error:
-        ends = "it ends the process " if isinstance(error, SystemExit) else ""
-        raise errors.Failed(f"{factory}: {ends}{errors.line_of(error)}", errors.USAGE) from error
 
 
 @dataclass(frozen=True, kw_only=True)

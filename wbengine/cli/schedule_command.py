@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wbengine import exceptions
-from wbengine.cli import base, completions, errors, options, params, running, stores
+from wbengine import _streams, exceptions
+from wbengine.cli import base, completions, errors, options, params, stores
 from wbengine.cli import context as contexts
 
 if TYPE_CHECKING:
@@ -84,7 +84,11 @@ def add(
         schedule = Schedule(name=name, factory=factory, every=_whole(every), **given)
     except ValueError as error:
         raise click.UsageError(errors.line_of(error)) from error
-    with _kept(context, upgrade=True, missing_ok=True) as kept, running.making(factory):
+    with (
+        _kept(context, upgrade=True, missing_ok=True) as kept,
+        _streams.aside(),
+        errors.making(factory),
+    ):
         try:
             entry = kept.add(schedule, replace=replace)
         except exceptions.Duplicate as error:

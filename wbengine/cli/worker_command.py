@@ -16,7 +16,6 @@ import click
 from click.core import ParameterSource
 
 from wbengine import __version__
-from wbengine import exceptions as exc
 from wbengine.cli import base, errors, exposed, fleets, options, params, signals
 from wbengine.cli import context as contexts
 
@@ -158,16 +157,8 @@ def command(context: contexts.Context, /, topics: tuple[str, ...], **given: Any)
         exposed.refuse(context)
     if wanted.topic:  # the worker itself would wait longer
         fleets.check(settings, vars(settings))
-    try:
+    with errors.making("the tasks cannot be imported"):
         worker, watch, observer = _make(wanted)
-    except exc.TransportFailure:
-        raise
-    except (ValueError, ImportError, exc.WbengineException) as error:
-        raise errors.Failed(errors.line_of(error), errors.USAGE) from error
-    except (Exception, SystemExit) as error:  # as of a script that was written to be run
-        words = "they end the process " if isinstance(error, SystemExit) else ""
-        line = f"the tasks cannot be imported: {words}({type(error).__name__}: {error})"
-        raise errors.Failed(line, errors.USAGE) from error
     if watch is not None:
         with errors.failing(errors.USAGE, OSError):
             watch.begin(worker)
