@@ -85,7 +85,7 @@ def test_many_flows_are_submitted_at_once(
             def die(*args: object) -> None:
                 raise exceptions.JobFailure("it died")
 
-            monkeypatch.setattr(mine, "repost", die)
+            monkeypatch.setattr(mine, "repost_all", die)
         with pytest.raises(exceptions.JobFailure) if dies else contextlib.nullcontext():
             engines.submit_many(f"{HERE}:greeting", given, backend=store, board=mine)
         assert mine.job_count == (0 if dies else len(given))
