@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ import sqlalchemy as sa
 from wbengine import _codec, _sql, exceptions
 from wbengine._sql import dialects
 from wbengine.engines import loading, submission
-from wbengine.persistence import backends, macs, models
 from wbengine.persistence import base as persistence
+from wbengine.persistence import macs, models
 from wbengine.persistence.backends import sql
 from wbengine.persistence.backends.sql import rows, tables
 from wbengine.schedules.ticks import Schedule, Step, iso
@@ -101,7 +100,7 @@ class Schedules:
     """
 
     def __init__(
-        self, backend: persistence.Backend, *, clock: Callable[[], float] | None = None
+        self, backend: persistence.Backend | None, *, clock: Callable[[], float] | None = None
     ) -> None:
         if not isinstance(backend, sql.SQLBackend):
             raise ValueError(f"Schedules need a database to be kept in, not {backend!r}")
@@ -399,21 +398,8 @@ def add(
     `backend` may be a URI, which is closed afterwards; `options` are those of `Schedule`.
     """
     schedule = Schedule(name=name, factory=factory, **options)
-    with _opened(backend) as kept:
+    with loading.lent(backend) as kept:
         return Schedules(kept).add(schedule, replace=replace)
-
-
-@contextlib.contextmanager
-def _opened(backend: loading.Backend) -> Iterator[persistence.Backend]:
-    if isinstance(backend, persistence.Backend):
-        yield backend
-        return
-    if not isinstance(backend, str | Mapping):
-        raise TypeError(
-            f"backend must be a Backend, a dict of its options or a URI, not {backend!r}"
-        )
-    with contextlib.closing(backends.fetch(backend)) as made:
-        yield made
 
 
 def _entry(row: sa.RowMapping) -> Entry:
