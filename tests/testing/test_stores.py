@@ -61,6 +61,16 @@ def test_without_faults_it_is_the_store_behind_it(tmp_path: Path) -> None:
     assert FaultyBackend(later).inner is later
 
 
+def test_what_not_every_store_keeps_is_read_as_well() -> None:
+    book = a_book()
+    (flow,) = book
+    (atom,) = flow
+    with FaultyBackend() as store, store.get_connection() as connection:
+        connection.save_logbook(book)
+        connection.save_changes(flow, (), logs=[models.LogChunk(atom.uuid, 1, -1, ())])
+        assert [chunk.atom_uuid for chunk in connection.get_logs(flow.uuid)] == [atom.uuid]
+
+
 def test_refused_write_changes_nothing_and_the_next_goes_well() -> None:
     with FaultyBackend() as store:
         fault = store.fail_next()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from wbengine import _names, exceptions
-from wbengine.persistence import backends, base, leases, listing, models
-from wbengine.persistence.commands import FlowCommand
-from wbengine.signals import Signal
+from wbengine.persistence import backends, base
 from wbengine.testing import faults
-from wbengine.types.outline import Outline
 
 __all__ = ["WRITES", "FaultyBackend"]
 
@@ -24,12 +21,13 @@ WRITES: Final = (
     "save_logbook",
     "save_outline",
     "update_atom_details",
-    "update_flow_details",
     "take_lease",
     "give_back_lease",
     "renew_lease",
-    "put_wish",
-    "clear_wish",
+    "put_command",
+    "clear_command",
+    "put_signal",
+    "drop_job",
     "destroy_flow",
     "destroy_logbook",
     "clear_all",
@@ -124,7 +122,14 @@ class FaultyBackend(base.Backend):
         self.delay = 0.0
 
     def get_connection(self) -> base.Connection:
-        return _FaultyConnection(self, self.inner.get_connection())
+        """One of `inner`, whose writes may go wrong."""
+        connection = self.inner.get_connection()
+        for method in WRITES:
+            setattr(connection, method, self._guarded(method, getattr(connection, method)))
+        return connection
+
+    def _guarded(self, method: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **options: self.write(method, lambda: do(*given, **options))
 
     def close(self) -> None:
         self.inner.close()
@@ -189,133 +194,3 @@ class _Rule:
             return False
         self._left = self._every
         return self._fault.strike()
-
-
-class _FaultyConnection(base.Connection):
-    """A connection of `FaultyBackend`; reading goes through."""
-
-    def __init__(self, backend: FaultyBackend, inner: base.Connection) -> None:
-        self._backend = backend
-        self._inner = inner
-
-    @property
-    def backend(self) -> FaultyBackend:
-        return self._backend
-
-    def _write(self, method: str, *arguments: Any, **options: Any) -> Any:
-        do = getattr(self._inner, method)
-        return self._backend.write(method, lambda: do(*arguments, **options))
-
-    # Writing.
-
-    def upgrade(self) -> None:
-        self._write("upgrade")
-
-    def clear_all(self) -> None:
-        self._write("clear_all")
-
-    def save_logbook(self, book: models.LogBook) -> models.LogBook:
-        kept: models.LogBook = self._write("save_logbook", book)
-        return kept
-
-    def destroy_logbook(self, book_uuid: str) -> None:
-        self._write("destroy_logbook", book_uuid)
-
-    def destroy_flow(self, flow_uuid: str) -> None:
-        self._write("destroy_flow", flow_uuid)
-
-    def save_changes(
-        self,
-        flow: models.FlowDetail,
-        atoms: Iterable[models.AtomDetail],
-        *,
-        flow_row: bool = True,
-        items: base.ItemChanges = base.NO_ITEMS,
-        logs: Sequence[models.LogChunk] = (),
-        lease: leases.Lease | None = None,
-    ) -> None:
-        told = {"flow_row": flow_row, "items": items, "logs": logs, "lease": lease}
-        self._write("save_changes", flow, atoms, **told)
-
-    def save_outline(
-        self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
-    ) -> None:
-        self._write("save_outline", flow_uuid, outline, lease=lease)
-
-    def update_flow_details(self, flow_detail: models.FlowDetail) -> models.FlowDetail:
-        kept: models.FlowDetail = self._write("update_flow_details", flow_detail)
-        return kept
-
-    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
-        kept: models.AtomDetail = self._write("update_atom_details", atom_detail)
-        return kept
-
-    def take_lease(
-        self, flow_uuid: str, owner: str, seconds: float, *, dead: int | None = None
-    ) -> leases.Lease:
-        lease: leases.Lease = self._write("take_lease", flow_uuid, owner, seconds, dead=dead)
-        return lease
-
-    def renew_lease(self, lease: leases.Lease, seconds: float) -> None:
-        self._write("renew_lease", lease, seconds)
-
-    def give_back_lease(self, lease: leases.Lease) -> None:
-        self._write("give_back_lease", lease)
-
-    def put_command(self, lease: leases.Lease, command: FlowCommand) -> bool:
-        kept: bool = self._write("put_wish", lease, command)
-        return kept
-
-    def clear_command(self, lease: leases.Lease, command: FlowCommand) -> None:
-        self._write("clear_wish", lease, command)
-
-    def put_signal(self, flow_uuid: str, signal: Signal) -> bool:
-        is_first: bool = self._write("put_signal", flow_uuid, signal)
-        return is_first
-
-    # Reading.
-
-    def validate(self) -> None:
-        self._inner.validate()
-
-    def get_logbook(self, book_uuid: str, lazy: bool = False) -> models.LogBook:
-        return self._inner.get_logbook(book_uuid, lazy)
-
-    def get_logbooks(self, lazy: bool = False) -> Iterator[models.LogBook]:
-        return self._inner.get_logbooks(lazy)
-
-    def get_flows_for_book(self, book_uuid: str, lazy: bool = False) -> Iterator[models.FlowDetail]:
-        return self._inner.get_flows_for_book(book_uuid, lazy)
-
-    def get_flow_details(self, fd_uuid: str, lazy: bool = False) -> models.FlowDetail:
-        return self._inner.get_flow_details(fd_uuid, lazy)
-
-    def get_changes(self, flow_uuid: str, since: str | None = None) -> base.Changes:
-        return self._inner.get_changes(flow_uuid, since)
-
-    def marks(self, flow_uuids: Collection[str]) -> Mapping[str, str]:
-        return self._inner.marks(flow_uuids)
-
-    def find_flows(self, query: listing.Query) -> base.Page:
-        return self._inner.find_flows(query)
-
-    def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
-        return self._inner.get_atom_details(ad_uuid)
-
-    def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
-        return self._inner.get_atoms_for_flow(fd_uuid)
-
-    def get_lease(self, flow_uuid: str) -> leases.Lease | None:
-        return self._inner.get_lease(flow_uuid)
-
-    def commands(self, flow_uuids: Collection[str]) -> Mapping[str, FlowCommand]:
-        return self._inner.commands(flow_uuids)
-
-    def signals(self, flow_uuids: Collection[str]) -> Mapping[str, Sequence[Signal]]:
-        return self._inner.signals(flow_uuids)
-
-    def get_outline(self, flow_uuid: str) -> Outline | None:
-        return self._inner.get_outline(flow_uuid)
-
-    def close(self) -> None:
-        self._inner.close()
