@@ -31,7 +31,7 @@ EXTRA: Sequence[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]] = (
 
 #: Words in the names of points at which something is done beside the flows that engines run: who
 #: goes on there need not have much to do.
-_BESIDE: Sequence[str] = ("wish", "flow-destroy", "flow-forgotten", "flow-removal-commit")
+_BESIDE: Sequence[str] = ("wish", "flow-destroy", "flow-forgotten", "removal-commit")
 
 #: What points, or all of an area, need; every engine comes to the others.
 _AREAS: Mapping[str, Callable[[str, str], bool]] = {

@@ -219,6 +219,13 @@ class Connection(abc.ABC):
         """Read one atom."""
 
     @abc.abstractmethod
+    def flow_of_atom(self, ad_uuid: str) -> str:
+        """The uuid of the flow that an atom belongs to.
+
+        :raises NotFound: the atom is not kept.
+        """
+
+    @abc.abstractmethod
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         """Read the atoms of a flow."""
 
@@ -411,9 +418,12 @@ class Connection(abc.ABC):
         self.save_changes(flow_detail, flow_detail, items=items_of(flow_detail))
         return self.get_flow_details(flow_detail.uuid)
 
-    @abc.abstractmethod
     def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
         """Write one atom that is kept already, with its items; return what is now kept."""
+        flow = models.FlowDetail("", self.flow_of_atom(atom_detail.uuid))
+        items = items_of([atom_detail])
+        self.save_changes(flow, [atom_detail], flow_row=False, items=items)
+        return self.get_atom_details(atom_detail.uuid)
 
     def close(self) -> None:  # noqa: B027
         """Give back what the connection holds; idempotent."""

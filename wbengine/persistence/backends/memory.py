@@ -204,16 +204,6 @@ class MemoryConnection(base.Connection):
                 self._put_items(uuid, changed)
             kept.add_logs(logs)
 
-    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
-        with self._backend.lock:
-            kept, ours = self._atom(atom_detail.uuid)
-            self._refuse_if_busy(kept)
-            kept.begin_turn()
-            kept.touch((ours.uuid,))
-            ours.update_row(self._copied(atom_detail))
-            self._put_items(ours.uuid, atom_detail.items or ())
-            return ours.copy()
-
     def save_outline(
         self, flow_uuid: str, outline: Outline, *, lease: leases.Lease | None = None
     ) -> None:
@@ -283,6 +273,10 @@ class MemoryConnection(base.Connection):
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         with self._backend.lock:
             return self._atom(ad_uuid)[1].copy()
+
+    def flow_of_atom(self, ad_uuid: str) -> str:
+        with self._backend.lock:
+            return self._atom(ad_uuid)[0].detail.uuid
 
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         with self._backend.lock:

@@ -247,6 +247,9 @@ class SQLConnection(base.Connection):
     def get_atom_details(self, ad_uuid: str) -> models.AtomDetail:
         return self._read("atom detail", ad_uuid, lambda it: reading.atom(it, ad_uuid))
 
+    def flow_of_atom(self, ad_uuid: str) -> str:
+        return self._read("atom detail", ad_uuid, lambda it: reading.flow_of_atom(it, ad_uuid))
+
     def get_atoms_for_flow(self, fd_uuid: str) -> Iterator[models.AtomDetail]:
         return self._read("flow detail", fd_uuid, lambda it: reading.atoms(it, fd_uuid))
 
@@ -298,16 +301,6 @@ class SQLConnection(base.Connection):
             crashpoint("sql.before-commit")
         return _sql.turn(self._backend.engine, what, work, is_statement=is_statement)
 
-    def update_atom_details(self, atom_detail: models.AtomDetail) -> models.AtomDetail:
-        def work(connection: sa.Connection) -> models.AtomDetail:
-            writing.put_atom(connection, self._sql, atom_detail)
-            crashpoint("sql.before-atom-commit")
-            return reading.atom(connection, atom_detail.uuid)
-
-        written = self._transact(f"Saving atom {atom_detail.uuid}", work)
-        crashpoint("sql.after-atom-commit")
-        return written
-
     def save_logbook(self, book: models.LogBook) -> models.LogBook:
         new = writing.NewBook(book)
 
@@ -322,22 +315,19 @@ class SQLConnection(base.Connection):
         return written
 
     def destroy_logbook(self, book_uuid: str) -> None:
-        def work(connection: sa.Connection) -> None:
-            if not connection.execute(self._sql.destroy_book, {"uuid": book_uuid}).rowcount:
-                raise reading.missing("log book", book_uuid)
-            crashpoint("sql.before-removal-commit")
-
-        self._transact(f"Removing log book {book_uuid}", work)
-        crashpoint("sql.after-removal-commit")
+        self._destroy("log book", self._sql.destroy_book, book_uuid)
 
     def destroy_flow(self, flow_uuid: str) -> None:
-        def work(connection: sa.Connection) -> None:
-            if not connection.execute(self._sql.destroy_flow, {"uuid": flow_uuid}).rowcount:
-                raise reading.missing("flow detail", flow_uuid)
-            crashpoint("sql.before-flow-removal-commit")
+        self._destroy("flow detail", self._sql.destroy_flow, flow_uuid)
 
-        self._transact(f"Removing flow {flow_uuid}", work)
-        crashpoint("sql.after-flow-removal-commit")
+    def _destroy(self, what: str, statement: sa.TextClause, uuid: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(statement, {"uuid": uuid}).rowcount:
+                raise reading.missing(what, uuid)
+            crashpoint("sql.before-removal-commit")
+
+        self._transact(f"Removing {what} {uuid}", work)
+        crashpoint("sql.after-removal-commit")
 
     def clear_all(self) -> None:
         self._transact("Removing all log books", lambda it: it.execute(self._sql.clear))

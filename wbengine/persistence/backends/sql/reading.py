@@ -16,8 +16,8 @@ from wbengine.persistence.backends.sql.statements import Statements
 from wbengine.persistence.changes import turn_in
 
 __all__ = [
-    "atom", "atoms", "book", "books", "changes", "first", "flow", "flows", "latest_turn", "lease",
-    "logs", "missing",
+    "atom", "atoms", "book", "books", "changes", "first", "flow", "flow_of_atom", "flows",
+    "latest_turn", "lease", "logs", "missing",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -36,6 +36,7 @@ _FLOWS_OF_BOOK: Final = _select(tables.FLOWS, "WHERE book_uuid = :uuid ORDER BY 
 _FLOW: Final = _select(tables.FLOWS, "WHERE uuid = :uuid")
 _ATOMS_OF_FLOW: Final = _select(tables.ATOMS, "WHERE flow_uuid = :uuid ORDER BY id")
 _ATOM: Final = _select(tables.ATOMS, "WHERE uuid = :uuid")
+_FLOW_OF_ATOM: Final = sa.text(f"SELECT flow_uuid FROM {_ATOMS} WHERE uuid = :uuid")
 _ITEMS_OF_FLOW: Final = _select(
     tables.ITEMS,
     f"JOIN {_ATOMS} ON {_ITEMS}.atom_uuid = {_ATOMS}.uuid WHERE {_ATOMS}.flow_uuid = :uuid"
@@ -94,6 +95,12 @@ def atom(connection: sa.Connection, uuid: str) -> models.AtomDetail:
     if record.items is not None:
         _fill(record, row["flow_uuid"], _rows(connection, _ITEMS_OF_ATOM, uuid=uuid))
     return record
+
+
+def flow_of_atom(connection: sa.Connection, uuid: str) -> str:
+    """The uuid of the flow that an atom belongs to."""
+    found: str = _one(connection, _FLOW_OF_ATOM, "atom detail", uuid)["flow_uuid"]
+    return found
 
 
 def logs(

@@ -99,7 +99,6 @@ class Statements:
         self.flow_for_update = sa.text(
             f"{tables.select(tables.FLOWS, f'lease_until - {now} AS remaining')} {flow}{lock}"
         )
-        self.home_of_atom = sa.text(f"SELECT flow_uuid FROM {_ATOMS} WHERE uuid = :uuid")
         self.destroy_book = sa.text(f"DELETE FROM {_BOOKS} WHERE uuid = :uuid")
         self.destroy_flow = sa.text(f"DELETE FROM {_FLOWS} WHERE uuid = :uuid")
         self.clear = sa.text(f"DELETE FROM {_BOOKS}")

@@ -21,8 +21,8 @@ from wbengine.persistence.backends.sql import reading, rows
 from wbengine.persistence.backends.sql.statements import Statements
 
 __all__ = [
-    "NewBook", "Turn", "as_statement", "hasten_job", "lease_conditions", "lock", "put_atom",
-    "tell_job", "turn_of", "write_on_driver",
+    "NewBook", "Turn", "as_statement", "hasten_job", "lease_conditions", "lock", "tell_job",
+    "turn_of", "write_on_driver",
 ]  # fmt: skip
 
 #: More than one process writes; and so many flows are not run that the column would be too narrow.
@@ -213,15 +213,6 @@ def refused(
 def lease_conditions(lease: leases.Lease) -> dict[str, object]:
     """What a statement asks of the row of a flow for this lease."""
     return {"flow_uuid": lease.flow, "lease_owner": lease.owner, "lease_epoch": lease.epoch}
-
-
-def put_atom(connection: sa.Connection, statements: Statements, detail: models.AtomDetail) -> None:
-    """Write an atom that is kept already, with its items."""
-    home = connection.scalar(statements.home_of_atom, {"uuid": detail.uuid})
-    if home is None:
-        raise reading.missing("atom detail", detail.uuid)
-    lock(connection, statements, home, None, None)
-    turn_of(home, [detail], base.items_of([detail])).write(connection, statements)
 
 
 def hasten_job(
