@@ -350,11 +350,6 @@ MEMBERS: dict[str, tuple[str, ...]] = {
         "send",
         "flush",
         "take_from",
-        "stop_taking",
-        "take_again",
-        "ack",
-        "requeue",
-        "give_back",
     ),
     "worker:Worker": ("banner", "wait", "stop"),
     "types:ProxyWorkerFinder": (

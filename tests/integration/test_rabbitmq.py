@@ -23,7 +23,11 @@ from tests.support import brokers, outgoing, tcp_proxy
 from tests.support.waiting import RECONNECTED
 from tests.support.workers import REPOSITORY, until
 from wbengine import exceptions as exc
-from wbengine.engines.worker_based.connections import consumer_loop, publisher_confirms
+from wbengine.engines.worker_based.connections import (
+    consumer_loop,
+    prefetcher,
+    publisher_confirms,
+)
 from wbengine.engines.worker_based.connections import receiver as receivers
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.proxy import Proxy
@@ -354,10 +358,10 @@ def test_slots_stay_taken_over_a_reconnect(through: Any, caplog: pytest.LogCaptu
 def test_long_task_is_acknowledged_early_and_keeps_its_slot(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prefetcher, "ACK_AFTER", 0.3)
     side = Side(rabbitmq_url, "w", queues=("q",), slots=2, keeps=True)
     work = side.proxy.consumer.work
     assert work is not None
-    work._ack_after = 0.3
     with side.running() as w:
         for number in range(5):
             w.send(number, "q")

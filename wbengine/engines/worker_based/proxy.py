@@ -31,10 +31,6 @@ from wbengine.keys import Keyring
 LOG = logging.getLogger(__name__)
 
 
-def _nothing() -> None:
-    """Nobody waits for it."""
-
-
 class Proxy:
     """Publish to, and be called for messages from, one topic exchange.
 
@@ -201,26 +197,6 @@ class Proxy:
         """Also take requests from shared queues.  See `ConsumerLoop.take_from`."""
         self._audience.update(queues)
         self.consumer.take_from(queues, slots)
-
-    def stop_taking(self) -> None:
-        """Take no further request; from any thread, idempotent."""
-        self.consumer.stop_taking()
-
-    def take_again(self) -> None:
-        """Undo `stop_taking`; from any thread, idempotent."""
-        self.consumer.take_again()
-
-    def ack(self, message: Any) -> None:
-        """Acknowledge a message from any thread, and free its slot; never raises."""
-        self.consumer.ack(message)
-
-    def requeue(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Put a request back into its queue.  See `ConsumerLoop.requeue`."""
-        self.consumer.requeue(message, done)
-
-    def give_back(self, message: Any, done: Callable[[], None] = _nothing) -> None:
-        """Let somebody else have a request.  See `ConsumerLoop.give_back`."""
-        self.consumer.give_back(message, done)
 
     def _on_message(self, message: Any) -> None:
         try:

@@ -116,11 +116,10 @@ class BrokerPrefetcher(Prefetcher):
 class KombuPrefetcher(Prefetcher):
     """Of a transport of kombu's own."""
 
-    def __init__(self, queues: Sequence[str], slots: int, *, ack_after: float = ACK_AFTER) -> None:
+    def __init__(self, queues: Sequence[str], slots: int) -> None:
         super().__init__(queues, slots)
         #: Whether the broker answers nothing for now.
         self.blocked = False
-        self._ack_after = ack_after
         self._early: set[Any] = set()
         self._layout: topology.Topology | None = None
         self._callback: Callable[[Any], None] | None = None
@@ -184,7 +183,7 @@ class KombuPrefetcher(Prefetcher):
     def turn(self, now: float) -> None:
         """Acknowledge what runs for long: the broker would lose patience.  Its slot stays taken."""
         for message, came in tuple(self.held.items()):
-            if now - came < self._ack_after:
+            if now - came < ACK_AFTER:
                 break
             if self.is_ours(message) and self._acknowledge(message):
                 self._early.add(message)
@@ -209,7 +208,7 @@ class KombuPrefetcher(Prefetcher):
         """When `turn` has something to do."""
         for message, came in tuple(self.held.items()):
             if self.is_ours(message):
-                return came + self._ack_after
+                return came + ACK_AFTER
         return None
 
 
@@ -224,8 +223,8 @@ class AmqpPrefetcher(KombuPrefetcher):
     While all of them are, and slots are free, it consumes all, until something comes.
     """
 
-    def __init__(self, queues: Sequence[str], slots: int, *, ack_after: float = ACK_AFTER) -> None:
-        super().__init__(queues, slots, ack_after=ack_after)
+    def __init__(self, queues: Sequence[str], slots: int) -> None:
+        super().__init__(queues, slots)
         #: The channel, which any thread may acknowledge on.
         self.amqp: amqp_connection.AmqpChannel | None = None
         # By tag: what its consumer was given last, if anything.

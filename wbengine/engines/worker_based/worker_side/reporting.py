@@ -142,10 +142,6 @@ class Reports:
         #: Of successes, in order: when, and what.
         self.untold: deque[tuple[float, tuple[str, str, str]]] = deque()
 
-    @property
-    def has_handlers(self) -> bool:
-        return bool(self._handlers)
-
     def started(self, job: Job) -> None:
         LOG.debug("task %.100r of request %s (epoch %d) starts", job.name, job.id, job.epoch)
 
