@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import threading
@@ -17,7 +16,6 @@ from wbengine import pools
 from wbengine.concurrency import event_loop
 from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import ledger as ledgers
-from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections import topology
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
@@ -30,7 +28,6 @@ from wbengine.engines.worker_based.worker_side import (
     task_runner,
     task_sources,
 )
-from wbengine.engines.worker_based.worker_side import effects as fx
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
 
@@ -57,59 +54,6 @@ GAP: Final = 3.0
 
 #: Seconds after which a wait for the end of what runs looks whether it may last so long.
 _LOOK: Final = 0.25
-
-
-class MessageHandlers:
-    """Hand messages on to a server, and obey `orders`, by their names."""
-
-    def __init__(
-        self,
-        runner: task_runner.TaskRunner,
-        beats: heartbeat.Beats,
-        orders: Mapping[str, Callable[[], None]],
-    ) -> None:
-        self._runner = runner
-        self._server = runner.server
-        self._beats = beats
-        self._orders = orders
-
-    def handlers(self) -> dict[str, dispatcher.Handler]:
-        """The handler of each type of message."""
-        made = dispatcher.Handler
-        known = {
-            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
-            pr.REQUEST: made(self._runner.take, pr.Request.validate, owns_ack=True),
-        }
-        ours = (
-            (commands.ASK, self._on_ask),
-            (commands.CANCEL, self._on_cancel),
-            (commands.CONTROL, self._on_control),
-        )
-        return known | {kind: made(does, commands.SCHEMAS[kind].check) for kind, does in ours}
-
-    def _on_notify(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        self._beats.obey(question)
-        with self._runner.lock:
-            effects = self._server.on_notify(question, self._beats.period)
-        self._runner.apply(effects)
-
-    def _on_ask(self, data: Any, message: Any) -> None:
-        question = env.received(data, message)
-        in_person = env.WBE_ASK in question.headers
-        with self._runner.lock:
-            effects = self._server.on_ask(commands.named(data), question.reply_to, in_person)
-        self._runner.apply(effects)
-
-    def _on_cancel(self, data: Any, message: Any) -> None:
-        with self._runner.lock:
-            effects = self._server.on_cancel(commands.named(data))
-        self._runner.apply(effects)
-
-    def _on_control(self, data: Any, message: Any) -> None:
-        what = data["do"]
-        LOG.info("told to %s", what)
-        self._orders[what]()
 
 
 class IdleShutdown:
@@ -150,25 +94,6 @@ def check_limits(
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and 0 <= value < math.inf):
             raise ValueError(f"{name} must be seconds, not {value!r}")
-
-
-def wait_idle(
-    idle: Callable[[float], bool], most: Callable[[], float | None], over: Callable[[], bool]
-) -> bool:
-    """Wait until `idle(until)`, which waits till then (on the monotonic clock) at most, says so.
-
-    False: `most` seconds were too few (None: there are never too few), which may become fewer while
-    it waits; or it is `over`.
-    """
-    since = time.monotonic()
-    while True:
-        limit = most()
-        until = math.inf if limit is None else since + limit
-        now = time.monotonic()
-        if idle(min(until, now + _LOOK)):
-            return True
-        if over() or now >= until:
-            return False
 
 
 class Worker:
@@ -308,14 +233,9 @@ class Worker:
         return core, runner
 
     def _attend(self) -> None:
-        orders = {
-            commands.SUSPEND: self.suspend,
-            commands.RESUME: self.resume,
-            commands.DRAIN: self.stop,
-            commands.STOP: self.halt,
-        }
-        handlers = MessageHandlers(self._runner, self._beats, orders)
-        self._proxy.dispatcher.type_handlers.update(handlers.handlers())
+        control = dispatcher.Handler(self._on_control, commands.SCHEMAS[commands.CONTROL].check)
+        handlers = self._runner.handlers() | {commands.CONTROL: control}
+        self._proxy.dispatcher.type_handlers.update(handlers)
         self._sources.attach(
             task_sources.WorkerContext(
                 self.identity,
@@ -329,6 +249,16 @@ class Worker:
             )
         )
         self._server.heartbeat.besides = lambda: self._sources.current
+
+    def _on_control(self, data: Any, message: Any) -> None:
+        orders = {
+            commands.SUSPEND: self.suspend,
+            commands.RESUME: self.resume,
+            commands.DRAIN: self.stop,
+            commands.STOP: self.halt,
+        }
+        LOG.info("told to %s", data["do"])
+        orders[data["do"]]()
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
         if self._sources and not self._topics:  # it meets nobody, at a place of its own
@@ -439,12 +369,12 @@ class Worker:
         """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
         self._proxy.consumer.stop_taking()
         self._sources.suspend()
-        self._tell(self._server.suspend)
+        self._runner.report(self._server.suspend, self._beats.period)
 
     def resume(self) -> None:
         """Take what comes again.  Idempotent; not after `stop`."""
         if not self._draining.is_set():
-            self._tell(self._server.resume)
+            self._runner.report(self._server.resume, self._beats.period)
             self._proxy.consumer.take_again()
             self._sources.resume()
 
@@ -494,7 +424,7 @@ class Worker:
             # What was delivered by then has been handed out, and is waited for.
             self._proxy.consumer.call_soon(stopped.set)
             self._sources.drain()
-            self._tell(lambda period: self._server.drain(time.time(), period))
+            self._runner.report(self._server.drain, time.time(), self._beats.period)
             stopped.wait(STOP_TIMEOUT)
             if not self._wait_idle() and not self._done.is_set():
                 LOG.warning(
@@ -508,11 +438,18 @@ class Worker:
         self.ended.set()
 
     def _wait_idle(self) -> bool:
-        def idle(until: float) -> bool:
-            left = max(0.0, until - time.monotonic())
-            return self._runner.wait_idle(left) and self._sources.wait_idle(until)
-
-        return wait_idle(idle, lambda: self._drain_timeout, self._done.is_set)
+        """Wait until nothing is under way; False: the `drain_timeout`, which may become less while
+        it waits, is over, or the proxy has ended.
+        """
+        since = time.monotonic()
+        while True:
+            limit, now = self._drain_timeout, time.monotonic()
+            until = math.inf if limit is None else since + limit
+            look = min(until, now + _LOOK)
+            if self._runner.wait_idle(max(0.0, look - now)) and self._sources.wait_idle(look):
+                return True
+            if self._done.is_set() or now >= until:
+                return False
 
     def _give_up(self) -> list[Job]:
         """Engines are told first: what tasks make of it is not told any more."""
@@ -526,26 +463,11 @@ class Worker:
         return jobs
 
     def _die(self) -> None:
-        self._tell(lambda period: self._server.die(time.time(), period))
-
-    def _tell(self, change: Callable[[float], list[fx.Effect]]) -> None:
-        """Change the server's life, and let others know."""
-        with self._runner.lock:
-            effects = change(self._beats.period)
-        self._runner.apply(self._fit(effects))
+        self._runner.report(self._server.die, time.time(), self._beats.period)
 
     def _introduce(self) -> None:
-        self._tell(functools.partial(self._server.heartbeat.introduce, env.ALL_ENGINES))
-
-    def _fit(self, effects: list[fx.Effect]) -> list[fx.Effect]:
-        """TaskFlow's engines ask; nobody listens to what they did not ask for."""
-        if not self._interop:
-            return effects
-        return [
-            effect
-            for effect in effects
-            if not (isinstance(effect, fx.Reply) and effect.job is None)
-        ]
+        introduce = self._server.heartbeat.introduce
+        self._runner.report(introduce, env.ALL_ENGINES, self._beats.period)
 
     # What is shown of it; from any thread.
 
@@ -573,11 +495,6 @@ class Worker:
         """How many tasks ended (by state) and how many messages were not run (by reason)."""
         with self._runner.lock:
             return {**self._server.counts, **self._proxy.untrusted}
-
-    @property
-    def folded(self) -> int:
-        """How many tasks ended before anybody was told that they run: one message less each."""
-        return self._runner.folded
 
     @property
     def life(self) -> lives.Life:

@@ -77,6 +77,8 @@ class Heartbeat:
 
     def tell(self, listeners: Iterable[str], state: str, period: float | None) -> list[Effect]:
         """A message for each listener (by its routing key) and topic."""
+        if self._plain:  # TaskFlow's engines ask: nobody listens to what they did not ask for
+            listeners = [to for to in listeners if to != env.ALL_ENGINES]
         ids: dict[str, list[str]] = {}
         for job in dict.fromkeys(self._roll.held()):
             ids.setdefault(job.reply_to, []).append(job.id)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from wbengine import exceptions as exc
 from wbengine import invocation, running
 from wbengine._crash import crashpoint
-from wbengine.engines.worker_based import endpoint, proxy, server
+from wbengine.engines.worker_based import dispatcher, endpoint, proxy, server
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.connections.outgoing import DeliveryHooks, OutgoingMessage
 from wbengine.engines.worker_based.ledger import base as ledgers
+from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.worker_side import effects as fx
 from wbengine.engines.worker_based.worker_side import heartbeat, reporting
@@ -83,10 +84,37 @@ class TaskRunner:
         self._reporting = 0
         # Whose RUNNING is still to be told, by when.
         self._starting: deque[tuple[float, Job]] = deque()
-        #: How many RUNNING answers were left out, because the end was told with the same breath.
-        self.folded = 0
 
     # For its worker.
+
+    def handlers(self) -> dict[str, dispatcher.Handler]:
+        """What takes in messages, by their types; orders to the worker are its own matter."""
+        made, schemas = dispatcher.Handler, commands.SCHEMAS
+        return {
+            pr.NOTIFY: made(self._on_notify, pr.Notify.validate),
+            pr.REQUEST: made(self.take, pr.Request.validate, owns_ack=True),
+            commands.ASK: made(self._on_ask, schemas[commands.ASK].check),
+            commands.CANCEL: made(self._on_cancel, schemas[commands.CANCEL].check),
+        }
+
+    def _on_notify(self, data: Any, message: Any) -> None:
+        question = env.received(data, message)
+        self._beats.obey(question)
+        self.report(self.server.on_notify, question, self._beats.period)
+
+    def _on_ask(self, data: Any, message: Any) -> None:
+        question = env.received(data, message)
+        in_person = env.WBE_ASK in question.headers
+        self.report(self.server.on_ask, commands.named(data), question.reply_to, in_person)
+
+    def _on_cancel(self, data: Any, message: Any) -> None:
+        self.report(self.server.on_cancel, commands.named(data))
+
+    def report(self, on_event: Callable[..., list[fx.Effect]], *told: Any) -> None:
+        """Tell the server of an event, and perform what it wants then."""
+        with self.lock:
+            effects = on_event(*told)
+        self.apply(effects)
 
     def take(self, data: Any, message: Any) -> None:
         """A REQUEST came."""
@@ -200,9 +228,7 @@ class TaskRunner:
                 LOG.warning("request %s waits for its ledger: %s", job.id, error)
                 if self._closed.wait(LEDGER_PAUSE):
                     return
-        with self.lock:
-            effects = self.server.on_checked(job, row)
-        self.apply(effects)
+        self.report(self.server.on_checked, job, row)
 
     def _release(self, job: Job) -> None:
         """Let go of its row, as if it was never claimed; never waits for a ledger that is away."""
@@ -214,9 +240,7 @@ class TaskRunner:
             LOG.warning("request %s cannot be given back: %s", job.id, error)
         if not released:
             job.fresh = -math.inf  # another worker may have it: its slot asks before it runs it
-        with self.lock:
-            effects = self.server.on_released(job, released)
-        self.apply(effects)
+        self.report(self.server.on_released, job, released)
 
     def _finish(self, job: Job, answer: env.Envelope) -> None:
         if getattr(job.receipt, "claim", None) is not None:
@@ -372,15 +396,11 @@ class TaskRunner:
             job.ticket.cancel(CANCEL_GRACE)
 
     def _told(self, job: Job, event_type: str, details: dict[str, Any]) -> None:
-        with self.lock:
-            effects = self.server.on_event(job, event_type, details)
-        self.apply(effects)
+        self.report(self.server.on_event, job, event_type, details)
 
     def _ran(self, job: Job, value: Any) -> None:
         if value is endpoint.Turn.MISSED:
-            with self.lock:
-                effects = self.server.on_unstarted(job)
-            self.apply(effects)
+            self.report(self.server.on_unstarted, job)
             return
         if isinstance(value, invocation.Outcome):
             outcome = value
@@ -446,7 +466,6 @@ class TaskRunner:
         if job.running is None:
             return
         with self.lock:
-            self.folded += job.running is not None
             job.running = None
 
     def _send_end(self, message: OutgoingMessage) -> None:
