@@ -1,52 +1,20 @@
-"""Task sources of a worker: counted, described and closed as one."""
+"""The task source of a worker: counted, described and closed with it."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections.abc import Sequence
-
 import pytest
 
+from tests.support import sample_tasks
+from tests.support.workers import worker_in_thread
 from wbengine.engines.worker_based import server
 from wbengine.engines.worker_based.worker_side import describing, task_sources
 
 
-class Source:
-    """A task source that does what it is told."""
+class Broken(task_sources.TaskSource):
+    """One that cannot be closed."""
 
-    def __init__(self, busy: bool = False, running: int = 0, taken: float = -math.inf) -> None:
-        self.context: task_sources.WorkerContext | None = None
-        self.busy = busy
-        self.running = running
-        self.taken = taken
-        self.closed = False
+    description = (("jobs", "from afar"),)
 
-    description: Sequence[tuple[str, str]] = (("jobs", "from afar"),)
-
-    def attach(self, context: task_sources.WorkerContext) -> None:
-        self.context = context
-
-    def start(self) -> None: ...
-    def suspend(self) -> None: ...
-    def resume(self) -> None: ...
-    def drain(self) -> None: ...
-    def give_up(self) -> None: ...
-
-    def wait_ready(self, timeout: float | None = None) -> bool:
-        return True
-
-    def wait_idle(self, timeout: float | None = None) -> bool:
-        if self.busy and timeout is not None:
-            time.sleep(timeout)
-        return not self.busy
-
-    def close(self, timeout: float = 5.0) -> None:
-        self.closed = True
-
-
-class Broken(Source):
     def close(self, timeout: float = 5.0) -> None:
         raise OSError("no more")
 
@@ -63,34 +31,18 @@ def test_without_max_tasks_all_are_admitted() -> None:
     assert {core.admit() == (True, []) for _ in range(5)} == {True}
 
 
-def test_several_sources_are_as_one() -> None:
-    first, second = Source(running=1, taken=3.0), Source(busy=True, running=2)
-    both = task_sources.TaskSources([first, second])
-    assert (len(both), both.busy, both.running, both.taken) == (2, True, 3, 3.0)
-    assert both.description == [("jobs", "from afar")] * 2
-    assert not both.wait_idle(time.monotonic() + 0.05)
-    second.busy = False
-    assert both.wait_idle()
-    assert not both.busy
-
-
-def test_no_sources_are_never_busy() -> None:
-    none = task_sources.TaskSources(())
-    assert (bool(none), none.busy, none.running, none.taken) == (False, False, 0, -math.inf)
-    assert none.wait_idle(0.0)
-
-
-def test_source_is_closed_although_another_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
-    last = Source()
-    with caplog.at_level(logging.ERROR):
-        task_sources.TaskSources([Broken(), last]).close()
-    assert last.closed
+def test_worker_ends_although_its_source_cannot_be_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with worker_in_thread("memory://broken", sample_tasks, source=Broken()) as worker:
+        assert "jobs      from afar" in worker.banner
+    assert worker.ended.is_set()
     assert "cannot be closed" in caplog.text
 
 
 def test_banner_of_worker_without_topics_describes_its_sources() -> None:
-    told = describing.banner("w", "memory://w", "x", (), ["a.B"], "2 threads", Source.description)
+    told = describing.banner("w", "memory://w", "x", (), ["a.B"], "2 threads", Broken.description)
     assert "  jobs      from afar\n  tasks     a.B\n" in told
     assert "memory" not in told and "topics" not in told
-    both = describing.banner("w", "u://", "x", ("t",), ["a.B"], "2 threads", Source.description)
+    both = describing.banner("w", "u://", "x", ("t",), ["a.B"], "2 threads", Broken.description)
     assert "  topics    t\n  jobs      from afar\n" in both

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
@@ -227,7 +226,7 @@ def _make(wanted: SimpleNamespace) -> tuple[Any, Any, Any]:
     """The worker, and what watches it, and tells Celery's monitors of it, if anything does."""
     from wbengine.engines.worker_based import worker
 
-    sources, observer = _celery(wanted)
+    source, observer = _celery(wanted)
     watch = _watch(wanted, observer)
     made = worker.Worker(
         wanted.exchange,
@@ -236,17 +235,17 @@ def _make(wanted: SimpleNamespace) -> tuple[Any, Any, Any]:
         threads_count=wanted.threads,
         processes_count=wanted.processes,
         exception_handlers=wanted.exception_handler,
-        sources=sources,
+        source=source,
         observer=observer if watch is None else watch.observer,
         **{name: getattr(wanted, name) for name in _OF_WORKER},
     )
     return made, watch, observer
 
 
-def _celery(wanted: SimpleNamespace) -> tuple[Sequence[Any], Any]:
+def _celery(wanted: SimpleNamespace) -> tuple[Any, Any]:
     """What takes the messages of Celery's clients, and what tells its monitors, if they do."""
     if not (wanted.celery_queue or wanted.events):
-        return (), None
+        return None, None
     try:
         from wbengine.interop.celery import worker
     except ImportError as error:

@@ -120,9 +120,9 @@ class Worker:
 
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
 
-    `sources` bring tasks in other ways (see `task_sources`); with some it may have no topic: then
-    it meets no engines, and needs no broker but theirs.  `observer` is told what becomes of the
-    requests of its topics (see `observing`).
+    `source` brings tasks in another way (see `task_sources`); with one it may have no topic: then
+    it meets no engines, and needs no broker but the source's.  `observer` is told what becomes of
+    the requests of its topics (see `observers`).
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Worker:
         max_idle_time: float | None = None,
         drain_timeout: float | None = None,
         exception_handlers: Iterable[Any] = (),
-        sources: Iterable[task_sources.TaskSource] = (),
+        source: task_sources.TaskSource | None = None,
         observer: observers.Observer | None = None,
         interop: str | None = None,
         ledger: str | None = None,
@@ -158,7 +158,7 @@ class Worker:
         self._topics = describing.topics(topic)
         self._exchange = exchange
         self._offered = endpoint.endpoints_of(endpoint.find_tasks(tasks))
-        self._sources = task_sources.TaskSources(sources)
+        self._source = source or task_sources.TaskSource()
         check_limits(max_tasks, max_idle_time, drain_timeout)
         handlers = reporting.find_handlers(exception_handlers)
         self._pool, self._slots, self._kind = make_pool(
@@ -179,10 +179,13 @@ class Worker:
         self._queues = self._name_queues()
         self._idle = IdleShutdown(max_idle_time, time.monotonic(), burst=burst)
         self._running_due: float | None = None
+        if source is not None and not self._topics:  # it meets nobody, at a place of its own
+            url = f"memory://{self.identity}"
+            transport = transport_options = retry_options = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = heartbeat.Beats(self.identity, self._beat)
         self._server, self._runner = self._make_core(max_tasks, handlers, observer)
-        #: Set when a task source cannot go on.
+        #: Set when its task source cannot go on.
         self.failed = threading.Event()
         self._attend()
         self._drain_timeout = drain_timeout
@@ -236,7 +239,7 @@ class Worker:
         control = dispatcher.Handler(self._on_control, commands.SCHEMAS[commands.CONTROL].check)
         handlers = self._runner.handlers() | {commands.CONTROL: control}
         self._proxy.dispatcher.type_handlers.update(handlers)
-        self._sources.attach(
+        self._source.attach(
             task_sources.WorkerContext(
                 self.identity,
                 self._pool,
@@ -248,7 +251,7 @@ class Worker:
                 self._reports,
             )
         )
-        self._server.heartbeat.besides = lambda: self._sources.current
+        self._server.heartbeat.besides = lambda: self._source.current
 
     def _on_control(self, data: Any, message: Any) -> None:
         orders = {
@@ -261,8 +264,6 @@ class Worker:
         orders[data["do"]]()
 
     def _make_proxy(self, *broker: Any) -> proxy.Proxy:
-        if self._sources and not self._topics:  # it meets nobody, at a place of its own
-            broker = (f"memory://{self.identity}", None, None, None)
         made = proxy.Proxy(
             self.identity,
             self._exchange,
@@ -305,13 +306,13 @@ class Worker:
         self._beats.start()
         ending.start()
         try:
-            self._sources.start()
+            self._source.start()
             self._serve()
         finally:
             self._draining.set()
             self._done.set()
             self._runner.close()
-            self._sources.close()
+            self._close_source()
             self._beats.stop()
             self._pool.stop(wait=not self.gave_up.is_set(), kill=self.gave_up.is_set())
             if self._loop is not None:
@@ -363,12 +364,12 @@ class Worker:
 
         :raises TransportFailure, LedgerFailure: as `run` did.
         """
-        return self._proxy.wait(timeout) and self._sources.wait_ready(timeout)
+        return self._proxy.wait(timeout) and self._source.wait_ready(timeout)
 
     def suspend(self) -> None:
         """Take nothing new until `resume`; what did not begin is handed back.  Idempotent."""
         self._proxy.consumer.stop_taking()
-        self._sources.suspend()
+        self._source.suspend()
         self._runner.report(self._server.suspend, self._beats.period)
 
     def resume(self) -> None:
@@ -376,7 +377,7 @@ class Worker:
         if not self._draining.is_set():
             self._runner.report(self._server.resume, self._beats.period)
             self._proxy.consumer.take_again()
-            self._sources.resume()
+            self._source.resume()
 
     def stop(self) -> None:
         """Take nothing new, finish what runs, and end `run`.  Returns at once; idempotent."""
@@ -391,7 +392,7 @@ class Worker:
 
     @property
     def _running(self) -> int:
-        return self._server.running + self._sources.running
+        return self._server.running + self._source.running
 
     def _stop_taking(self) -> None:
         self._proxy.consumer.stop_taking()  # at once: what comes now is handed back
@@ -411,7 +412,7 @@ class Worker:
         # Their rows say who had them: nobody is to have them again, and whoever does not run them
         # elsewhere removes the queue that they would go back to.
         self._proxy.consumer.ack_many([job.receipt for job in given_up if job.ledger])
-        self._sources.close(0.5)
+        self._close_source(0.5)
         self._proxy.stop(0.0)
         self._proxy.consumer.join(0.5)
 
@@ -423,7 +424,7 @@ class Worker:
             self._proxy.consumer.stop_taking()
             # What was delivered by then has been handed out, and is waited for.
             self._proxy.consumer.call_soon(stopped.set)
-            self._sources.drain()
+            self._source.drain()
             self._runner.report(self._server.drain, time.time(), self._beats.period)
             stopped.wait(STOP_TIMEOUT)
             if not self._wait_idle() and not self._done.is_set():
@@ -446,7 +447,9 @@ class Worker:
             limit, now = self._drain_timeout, time.monotonic()
             until = math.inf if limit is None else since + limit
             look = min(until, now + _LOOK)
-            if self._runner.wait_idle(max(0.0, look - now)) and self._sources.wait_idle(look):
+            if self._runner.wait_idle(max(0.0, look - now)) and self._source.wait_idle(
+                max(0.0, look - time.monotonic())
+            ):
                 return True
             if self._done.is_set() or now >= until:
                 return False
@@ -459,8 +462,14 @@ class Worker:
         self._reports.tell()  # the process may end at any moment
         for job in jobs:
             self._runner.cancel(job)
-        self._sources.give_up()
+        self._source.give_up()
         return jobs
+
+    def _close_source(self, timeout: float = 5.0) -> None:
+        try:
+            self._source.close(timeout)
+        except Exception:
+            LOG.exception("%s cannot be closed", self._source)
 
     def _die(self) -> None:
         self._runner.report(self._server.die, time.time(), self._beats.period)
@@ -482,7 +491,7 @@ class Worker:
             self._topics,
             list(self._offered),
             f"{self._slots} {self._kind}",
-            (*(about_keys if self._topics else ()), *self._sources.description),
+            (*(about_keys if self._topics else ()), *self._source.description),
         )
 
     @property
@@ -535,9 +544,7 @@ class Worker:
             return f"its broker has been silent for {silence:.0f} s"
         if self._proxy.is_blocked:
             return "its broker takes no messages: it is short of memory or disk"
-        return (
-            None if self._sources.wait_ready(0) else "it is not connected to the broker of Celery"
-        )
+        return None if self._source.wait_ready(0) else "it is not connected to the broker of Celery"
 
     @property
     def snapshot(self) -> snapshots.WorkerSnapshot:
@@ -546,7 +553,7 @@ class Worker:
 
         now = time.monotonic()
         with self._runner.lock:
-            life, running = self._server.life, self._server.running + self._sources.running
+            life, running = self._server.life, self._server.running + self._source.running
         return snapshots.WorkerSnapshot(
             self.identity,
             tuple(self._topics),
@@ -588,8 +595,8 @@ class Worker:
         self._running_due = self._runner.tell_running(now)
         if self._idle.most is None:
             return
-        self._idle.since = max(self._idle.since, self._runner.taken, self._sources.taken)
-        busy = self._runner.busy or self._server.suspended or self._sources.busy
+        self._idle.since = max(self._idle.since, self._runner.taken, self._source.taken)
+        busy = self._runner.busy or self._server.suspended or self._source.busy
         if self._idle.is_over(now, busy) and not self._draining.is_set():
             LOG.info("nothing to do for %.1f s", self._idle.idle(now))
             self.stop()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import logging
-import math
 import os
 import socket
 import threading
@@ -63,7 +62,7 @@ _CONSUMER_TIMEOUT: Final = 1800.0
 _LOUD: Final = {"celery.worker.strategy": logging.WARNING, "celery.app.trace": logging.CRITICAL}
 
 
-class CeleryWorker:
+class CeleryWorker(task_sources.TaskSource):
     """Hosts Celery's worker: takes the messages of `queues` for tasks of ours, known by their
     names.
 
@@ -93,8 +92,6 @@ class CeleryWorker:
         self._suspended = False
         self._changed = threading.Condition()
         self._jobs: set[jobs.Job] = set()
-        #: When the last job came, on the monotonic clock.
-        self.taken = -math.inf
         self._thread: threading.Thread | None = None
         self._threads: futures.ThreadPoolExecutor
         self._host: jobs.Host
@@ -378,8 +375,8 @@ def _add_trace_headers(headers: dict[str, Any] | None = None, **_: Any) -> None:
 # What the options of the command say. -------------------------------------------------------------
 
 
-def visit(options: SimpleNamespace) -> tuple[list[task_sources.TaskSource], Any]:
-    """The sources of Celery's tasks, and the observer of the worker's requests, as asked for.
+def visit(options: SimpleNamespace) -> tuple[CeleryWorker | None, Any]:
+    """The source of Celery's tasks, and the observer of the worker's requests, as asked for.
 
     :raises ValueError: an option makes no sense; it says which, and what would.
     :raises ImportError: a task cannot be imported.
@@ -394,7 +391,7 @@ def visit(options: SimpleNamespace) -> tuple[list[task_sources.TaskSource], Any]
     if options.events:
         told = dispatcher.Dispatcher(app, node, alive=not options.celery_queue)
     if not options.celery_queue:
-        return [], told
+        return None, told
     made = CeleryWorker(
         app,
         options.celery_queue,
@@ -403,7 +400,7 @@ def visit(options: SimpleNamespace) -> tuple[list[task_sources.TaskSource], Any]
         owned=_claims_of(app, options),
         telling=told is not None,
     )
-    return [made], told
+    return made, told
 
 
 def app_of(options: SimpleNamespace) -> celery.Celery:
