@@ -12,6 +12,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import tracker
 from wbengine.engines.worker_based.requests.options import RequestOptions
+from wbengine.engines.worker_based.requests.recovery import Seen
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 
 T0 = 1000.0
@@ -25,7 +26,11 @@ class Job(task.Task):
         return None
 
 
-JOB = f"{__name__}.Job"
+class Again(Job):
+    idempotent = True
+
+
+JOB, AGAIN = f"{__name__}.Job", f"{__name__}.Again"
 
 
 class Fleet:
@@ -169,6 +174,27 @@ class Bench:
     def succeed(self, entry: TrackedRequest, result: Any = 3, **options: Any) -> list[fx.Effect]:
         return self.answer(entry, pr.SUCCESS, {"result": result}, **options)
 
+    def told(
+        self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
+    ) -> list[fx.Effect]:
+        """What a worker says that was asked for a request."""
+        headers = {
+            env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 2,
+            env.WBE_ASK: entry.number, **headers,
+        }  # fmt: skip
+        answer = env.Envelope(
+            pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
+        )
+        return self.tracker.on_response(answer, "receipt", T0)
+
+    def row(
+        self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
+        **seen: Any,
+    ) -> list[fx.Effect]:  # fmt: skip
+        """What follows from its row."""
+        found = Seen(state, **{"epoch": entry.epoch, **seen})
+        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
+
     def lose(self, name: str, queue: str = "q", now: float = T0) -> list[fx.Effect]:
         worker = types.TopicWorker("t", (), name)
         worker.queue = queue
@@ -188,6 +214,17 @@ class Bench:
 
 def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
     return [effect.outcome for effect in effects if isinstance(effect, fx.Settle)]
+
+
+def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
+    """Who is asked for which requests."""
+    (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
+    body = ask.question.body
+    return ask.question.routing_key, [(name, number) for name, number in body["asked"]]
+
+
+def kinds(effects: list[fx.Effect]) -> list[type]:
+    return [type(effect) for effect in effects]
 
 
 def failures(effects: Iterable[fx.Effect], kind: type[Exception]) -> list[str]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.asking_again import AGAIN, Again, asked_of, kinds
-from tests.unit.requesting import JOB, T0, Bench, failures, settled
+from tests.unit.requesting import AGAIN, JOB, T0, Again, Bench, asked_of, failures, kinds, settled
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
@@ -27,32 +26,15 @@ class Heirs(Bench):
         effects = self.recovery.recover(call, lambda *_: None, now)
         return call.ticket, effects
 
-    def row(
-        self,
-        entry: TrackedRequest,
-        state: str | None,
-        now: float = T0,
-        lost: str | None = None,
-        **seen: Any,
-    ) -> list[fx.Effect]:
-        found = recovery.Seen(state, **{"epoch": 1, **seen})
-        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
+    def row(self, *found: Any, epoch: int = 1, **seen: Any) -> list[fx.Effect]:
+        """An earlier run made it."""
+        return super().row(*found, epoch=epoch, **seen)
 
     def held(self, worker: str = "w1", **options: Any) -> TrackedRequest:
         entry, _ = self.left(**options)
         effects = self.row(entry, ledgers.ROW_CLAIMED, holder=worker)
         assert asked_of(effects) == (worker, [(entry.id, FENCE)])
         return entry
-
-    def told(self, entry: TrackedRequest, state: str, number: int, **more: Any) -> list[fx.Effect]:
-        headers = {
-            env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_SEQ: 2, env.WBE_EPOCH: 1,
-            env.WBE_ASK: number, **more,
-        }  # fmt: skip
-        answer = env.Envelope(
-            pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
-        )
-        return self.tracker.on_response(answer, "receipt", T0)
 
     def answer_in_row(self, epoch: int, result: Any = 3) -> env.Envelope:
         headers = {env.WBE_VERSION: "1", env.WBE_WORKER: "w1", env.WBE_EPOCH: epoch}
@@ -155,7 +137,7 @@ def test_whoever_holds_it_is_asked_and_answers_here() -> None:
     bench = Heirs()
     entry = bench.held()
     assert (entry.state, entry.worker, entry.epoch) == (pr.RUNNING, "w1", 1)
-    assert bench.told(entry, pr.RUNNING, FENCE) == [fx.Acknowledge("receipt")]
+    assert bench.told(entry, pr.RUNNING) == [fx.Acknowledge("receipt")]
     assert entry.lookups == 0 and not bench.tracker.ignored
     assert settled(bench.succeed(entry, epoch=1))
 
@@ -164,7 +146,9 @@ def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_
     """Seldomer and seldomer: the question, or the answer, may be lost."""
     bench = Heirs()
     entry = bench.held()
-    bench.told(entry, pr.RUNNING, 1024)  # what he promised to somebody else is nothing to us
+    bench.told(
+        entry, pr.RUNNING, **{env.WBE_ASK: 1024}
+    )  # what he promised to somebody else is nothing to us
     bench.answer(entry, pr.RUNNING, {}, epoch=1)
     times = []
     for _ in range(7):
@@ -174,7 +158,7 @@ def test_as_long_as_he_does_not_promise_he_is_asked_again_and_the_row_is_looked_
         assert bench.tracker.tick(due) == [fx.Inspect(entry)]
         assert asked_of(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1", now=due))
     assert times == [3, 9, 21, 45, 93, 153, 213]
-    bench.told(entry, pr.RUNNING, FENCE)
+    bench.told(entry, pr.RUNNING)
     assert bench.tracker.tick(T0 + 10_000) == []
 
 
@@ -191,14 +175,14 @@ def test_he_may_have_ended_just_before_he_was_asked() -> None:
     """Then the row says how; where it says nothing, although he does not hold it, nobody can."""
     bench = Heirs()
     entry = bench.held()
-    assert bench.told(entry, pr.PENDING, FENCE)[0] == fx.Inspect(entry)
+    assert bench.told(entry, pr.PENDING)[0] == fx.Inspect(entry)
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w1"), exc.WorkerLost)
 
 
 def test_that_he_does_not_hold_it_says_nothing_of_who_holds_it_since() -> None:
     bench = Heirs()
     entry = bench.held()
-    assert bench.told(entry, pr.PENDING, FENCE) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
+    assert bench.told(entry, pr.PENDING) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w2")
     assert asked_of(effects) == ("w2", [(entry.id, FENCE)]) and entry.live
     assert failures(bench.row(entry, ledgers.ROW_CLAIMED, holder="w2", silent=True), exc.WorkerLost)
@@ -207,7 +191,7 @@ def test_that_he_does_not_hold_it_says_nothing_of_who_holds_it_since() -> None:
 def test_what_others_say_they_do_not_hold_means_nothing() -> None:
     bench = Heirs()
     entry = bench.held("w2")
-    assert bench.told(entry, pr.PENDING, FENCE) == [fx.Acknowledge("receipt")]
+    assert bench.told(entry, pr.PENDING) == [fx.Acknowledge("receipt")]
     assert entry.state == pr.RUNNING
 
 
@@ -245,11 +229,11 @@ def test_the_store_may_be_behind_the_ledger() -> None:
     """What is published as new is held by somebody: he is asked, as if we had known."""
     bench = Heirs()
     entry = bench.pending()
-    assert bench.told(entry, pr.PENDING, 0)[0] == fx.Inspect(entry)
+    assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0})[0] == fx.Inspect(entry)
     effects = bench.row(entry, ledgers.ROW_CLAIMED, holder="w7")
     assert asked_of(effects) == ("w7", [(entry.id, 1)])
     assert entry.state == pr.RUNNING
-    assert bench.told(entry, pr.PENDING, 0) == [fx.Acknowledge("receipt")]
+    assert bench.told(entry, pr.PENDING, **{env.WBE_ASK: 0}) == [fx.Acknowledge("receipt")]
 
 
 # Without one -------------------------------------------------------------------------------------
@@ -329,8 +313,8 @@ def test_what_its_queue_has_passed_and_no_worker_has_is_lost() -> None:
     assert [line.routing_key for line in lines] == [env.ALL_WORKERS, "q"]
     assert all(line.body["asked"] == [[entry.id, FENCE]] for line in lines)
     assert lines[1].persistent
-    assert asks(bench.told(entry, pr.PENDING, FENCE))[0].question.routing_key == "q"
-    assert asks(bench.told(entry, pr.PENDING, FENCE))[0].question.routing_key == env.ALL_WORKERS
+    assert asks(bench.told(entry, pr.PENDING))[0].question.routing_key == "q"
+    assert asks(bench.told(entry, pr.PENDING))[0].question.routing_key == env.ALL_WORKERS
     bench.fleet.spoke["q"] = 2
     assert bench.recovery.review(T0 + bench.fleet.patience) == []
     effects = bench.recovery.review(T0 + bench.fleet.patience + 1)

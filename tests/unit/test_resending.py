@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.asking_again import AGAIN, Again, asked_of, kinds
-from tests.unit.requesting import JOB, T0, Bench, Job, failures, settled
+from tests.unit.requesting import (
+    AGAIN,
+    JOB,
+    T0,
+    Again,
+    Bench,
+    Job,
+    asked_of,
+    failures,
+    kinds,
+    settled,
+)
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based import types
@@ -19,6 +29,7 @@ from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
 from wbengine.engines.worker_based.requests.recovery import UNKNOWN, Seen
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
+from wbengine.types.failure import Failure
 
 LATER = T0 + 2 * recovery.LOOKUP_PAUSE
 
@@ -40,13 +51,6 @@ class Fleeting(Bench):
     def again(self, **options: Any) -> TrackedRequest:
         return self.running("w1", kind=Again, **options)
 
-    def row(
-        self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
-        **seen: Any,
-    ) -> list[fx.Effect]:  # fmt: skip
-        found = Seen(state, **{"epoch": entry.epoch, **seen})
-        return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
-
     def lose_with_row(self, entry: TrackedRequest, name: str, now: float = T0) -> list[fx.Effect]:
         """Its holder is lost, as the row tells, and it may be taken from him."""
         assert fx.Inspect(entry, name) in self.lose(name, now=now)
@@ -55,25 +59,10 @@ class Fleeting(Bench):
             effects = self.recovery.on_reopened(entry, None, now)
         return effects
 
-    def told(
-        self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
-    ) -> list[fx.Effect]:
-        """An answer to a question."""
-        headers = {
-            env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 2,
-            env.WBE_ASK: entry.number, **headers,
-        }  # fmt: skip
-        answer = env.Envelope(
-            pr.RESPONSE, {"state": state, "data": {}}, correlation_id=entry.id, headers=headers
-        )
-        return self.tracker.on_response(answer, "receipt", T0)
-
     def given_twice(self, entry: TrackedRequest, worker: str = "w2") -> list[fx.Effect]:
         """Without a ledger: a worker was given what had been given to another."""
-        failure = exc.WorkerLost("given twice")
-        from wbengine.types.failure import Failure
-
-        data = {"result": Failure.from_exception(failure).to_dict()}
+        failure = Failure.from_exception(exc.WorkerLost("given twice"))
+        data = {"result": failure.to_dict()}
         headers = {
             env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 1,
             env.WBE_EPOCH: entry.epoch, env.WBE_LOST: 1,
