@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from concurrent import futures
-from typing import Any, Final, Protocol
+from typing import Final, TypeAlias
 
 from wbengine import pools
-from wbengine.concurrency import limits
 
 #: The kinds of pools, by name.
 POOLS: Final = ("threads", "processes", "solo")
@@ -20,30 +19,8 @@ SLOTS_PER_CORE: Final = 4
 MOST_SLOTS: Final = 32
 
 
-class Pool(Protocol):
-    """What a worker needs of the place where tasks run (see `wbengine.pools`)."""
-
-    @property
-    def private(self) -> bool: ...
-    @property
-    def in_done(self) -> bool: ...
-    @property
-    def has_more(self) -> bool: ...
-    def call_others(self) -> None: ...
-
-    def submit(
-        self,
-        fn: Any,
-        args: tuple[Any, ...],
-        done: Any,
-        on_event: Any = None,
-        limit: limits.TimeLimit = limits.UNLIMITED,
-        name: str | None = None,
-        *,
-        lazily: bool = False,
-    ) -> pools.PoolCall: ...
-    def start(self) -> None: ...
-    def stop(self, wait: bool = True, kill: bool = False) -> None: ...
+#: The place where tasks run.
+Pool: TypeAlias = pools.Pool | pools.ExternalPool
 
 
 def make_pool(
