@@ -34,7 +34,7 @@ JOB, AGAIN = f"{__name__}.Job", f"{__name__}.Again"
 
 
 class Fleet:
-    """Offers that say what they are told to."""
+    """In the place of a finder: workers that say what they are told to."""
 
     period = 5.0
     patience = 15.0
@@ -112,7 +112,7 @@ class Bench:
         workers: bool = True,
         **options: Any,
     ) -> None:
-        self.fleet = Fleet()
+        self.fleet: Any = Fleet()
         if workers:
             self.fleet.set("q", 1, 1, JOB)
         self.tracker = tracker.RequestTracker(

@@ -244,7 +244,7 @@ class ProxyWorkerFinder:
         return math.inf if self._expiry is None else SILENT_PERIODS * self.period
 
     def slots(self, queue: str) -> int:
-        """How many tasks the live workers of `queue` run at once."""
+        """How many tasks the live workers of `queue` run at once; 0 when there are none."""
         with self._lock:
             found = self._roster.queues.get(queue)
             return found.slots if found is not None else 0
@@ -604,7 +604,7 @@ class ProxyWorkerFinder:
 
     def rounds(self, queue: str, since: float) -> int:
         """How often every live worker of `queue` that was there then has spoken since, at most
-        twice.
+        twice; 0 when there are none.
         """
         with self._lock:
             found = self._roster.queues.get(queue)

@@ -20,10 +20,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from wbengine import _names, invocation, start_times
 from wbengine import exceptions as exc
-from wbengine import invocation, start_times
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based.discovery.offers import Offers, why_nobody
+from wbengine.engines.worker_based.discovery.finder import ProxyWorkerFinder
 from wbengine.engines.worker_based.discovery.roster import nameless
 from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
@@ -64,6 +64,9 @@ STRAY_AFTER: Final = 10.0
 #: So many requests that ended are remembered, for people.
 REMEMBERED: Final = 1000
 
+#: How many known topics and tasks an error names.
+_NAMED: Final = 8
+
 
 class Observer(Protocol):
     """Is told of the requests of an executor, whichever engine uses it, from any thread: it must
@@ -92,7 +95,7 @@ class RequestTracker:
     def __init__(
         self,
         reply_to: str,
-        offers: Offers,
+        offers: ProxyWorkerFinder,
         *,
         transition_timeout: float | None = pr.REQUEST_TIMEOUT,
         ledger: str | None = None,
@@ -562,7 +565,7 @@ class RequestTracker:
 
     def _why_waiting(self, tracked: TrackedRequest, now: float) -> str:
         name, waited = tracked.invocation.task.name, now - tracked.request.since
-        why = why_nobody(self.offers, tracked.task_cls)
+        why = _why_nobody(self.offers, tracked.task_cls)
         if tracked.queue is not None and tracked.state == pr.PENDING:
             why = f"no worker started it, although those of {tracked.queue!r} offer it"
         return f"task {name!r} has waited {waited:.1f} s: {why}"
@@ -672,3 +675,21 @@ class RequestTracker:
         """Take requests again, after `close`."""
         self.closed = None
         self.recovery.early.clear()  # their connection is gone: they cannot be acknowledged
+
+
+def _why_nobody(offers: ProxyWorkerFinder, task_cls: str) -> str:
+    """Why a request for `task_cls` cannot go anywhere, for people."""
+    tasks, topics = offers.tasks(), offers.topics()
+    if not topics:
+        wanted = ", ".join(map(repr, offers.wanted))
+        where = f"on {wanted} (others do not count)" if wanted else "on any topic"
+        return f"no worker is known, {where}; none offers {task_cls}"
+    return (
+        f"no worker offers {task_cls}{_names.hint(task_cls, tasks)};"
+        f" known topics: {_some(topics)}; known tasks: {_some(tasks)}"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) or "none") + more
