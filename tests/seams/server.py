@@ -159,17 +159,9 @@ class Return:
     fresh: bool
 
 
-@dataclass(slots=True)
-class Drain:
-    """Take nothing new, and end with what runs."""
-
-
-@dataclass(slots=True)
-class Acknowledge:
-    """A message is not needed any more."""
-
-    receipt: Any
-
+#: These are the same inside: take nothing new, and end with what runs; a message is not needed any
+#: more.
+Drain, Acknowledge = fx.Drain, fx.Acknowledge
 
 Effect = (
     Claim | Run | Check | Interrupt | Say | Tell | Answer | Finish | Release | Return | Drain
@@ -186,8 +178,8 @@ def _effect(made: fx.Effect) -> Effect:
         case fx.Reply(job, message):
             runs = message.body["state"] == pr.RUNNING and env.WBE_ASK not in message.headers
             return Tell(Job(job), message, runs and job is not None and job.ours)
-        case fx.Acknowledge(receipt):
-            return Acknowledge(receipt)
+        case fx.Acknowledge() | fx.Drain():
+            return made
         case fx.Claim(job):
             return Claim(Job(job))
         case fx.Run(job):
@@ -202,8 +194,6 @@ def _effect(made: fx.Effect) -> Effect:
             return Release(Job(job))
         case fx.Return(job, fresh):
             return Return(Job(job), fresh)
-        case fx.Drain():
-            return Drain()
     raise AssertionError(f"nobody performs {made!r}")
 
 

@@ -146,13 +146,6 @@ class Tell:
 
 
 @dataclass(slots=True)
-class Acknowledge:
-    """A message is not needed any more."""
-
-    receipt: Any
-
-
-@dataclass(slots=True)
 class Withdraw:
     """Keep a request from being claimed: `revoke`, then `revoked`."""
 
@@ -185,13 +178,6 @@ class Conclude:
 
 
 @dataclass(slots=True)
-class PutAside:
-    """Keep a request for people: it is to blame, perhaps, for the loss of its workers."""
-
-    letter: env.Envelope
-
-
-@dataclass(slots=True)
 class Ask:
     """Publish a question about these requests."""
 
@@ -199,19 +185,9 @@ class Ask:
     asked: list[str]
 
 
-@dataclass(slots=True)
-class Cancel:
-    """Publish an order that ends requests."""
-
-    message: env.Envelope
-
-
-@dataclass(slots=True)
-class Drop:
-    """Remove a row: its outcome is saved."""
-
-    request_id: str
-
+#: These are the same inside: a message is not needed any more; a row is removed, for the outcome is
+#: saved; a request is kept for people; an order ends requests.
+Acknowledge, Drop, PutAside, Cancel = fx.Acknowledge, fx.Drop, fx.PutAside, fx.Cancel
 
 Effect = (
     Publish | Settle | Tell | Acknowledge | Withdraw | LookUp | TakeBack | Conclude | PutAside
@@ -225,10 +201,8 @@ def _effect(made: fx.Effect) -> Effect:
             return Publish(Request(entry), epoch, envelope)
         case fx.Settle(entry, outcome):
             return Settle(Request(entry), outcome)
-        case fx.Acknowledge(receipt):
-            return Acknowledge(receipt)
-        case fx.Drop(request_id):
-            return Drop(request_id)
+        case fx.Acknowledge() | fx.Drop() | fx.PutAside():
+            return made
         case fx.Tell(entry, event, details):
             return Tell(Request(entry), event, details)
         case fx.Revoke(entry):
@@ -239,14 +213,12 @@ def _effect(made: fx.Effect) -> Effect:
             return TakeBack(Request(entry), epoch)
         case fx.Conclude(entry, holder, failure):
             return Conclude(Request(entry), holder, failure)
-        case fx.PutAside(letter):
-            return PutAside(letter)
         case fx.Ask(message):
             commands.SCHEMAS[commands.ASK].check(message.body)
             return Ask(message, [id for id, _ in commands.named(message.body)])
         case fx.Cancel(message):
             commands.SCHEMAS[commands.CANCEL].check(message.body)
-            return Cancel(message)
+            return made
     raise AssertionError(f"nobody performs {made!r}")
 
 
