@@ -471,15 +471,6 @@ def test_a_peer_that_is_not_ours_is_told_nothing_of_that_kind() -> None:
     assert (told.envelope.body["state"], told.terminal) == (pr.RUNNING, False)
 
 
-def test_whoever_has_one_id_for_all_of_an_atom_is_not_taken_to_repeat_himself() -> None:
-    """TaskFlow's requests to execute, to revert and to execute again have the same."""
-    bench = Bench(ledger=None)
-    bench.finish(bench.started(ours=False))
-    effects = bench.request(ours=False)
-    assert [type(effect) for effect in effects] == [server.Reply, server.Run]
-    assert bench.server.counts["repeated"] == 0
-
-
 def test_what_a_broker_delivers_again_is_not_run_again_for_plain_peers() -> None:
     bench = Bench(ledger=None)
     bench.finish(bench.started(ours=False))
@@ -649,26 +640,6 @@ def test_it_remembers_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> No
     assert ending(bench.request(id="id-4", ledger=None))
     assert ending(bench.request(id="id-2", ledger=None))
     assert bench.started(id="id-1")
-
-
-def test_answers_are_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REMEMBERED_BYTES", 2500)
-    bench = Bench()
-    for number in range(5):
-        bench.finish(bench.started(id=f"id-{number}"), "x" * 1000)
-    assert bench.server._recent._bytes <= 2500
-    assert ending(bench.request(id="id-4", ledger=None))
-    # The answer is gone, what it was an answer to is not forgotten.
-    assert bench.request("r", id="id-0", ledger=None) == [server.Acknowledge("r")]
-
-
-def test_what_goes_back_to_the_broker_is_taken_again() -> None:
-    bench = Bench()
-    (claim,) = bench.request()
-    assert isinstance(claim, server.Claim)
-    bench.server.forget(claim.job)
-    assert bench.server.running == 0
-    assert ending(bench.finish(bench.granted()))
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", True, None, 10**400])
