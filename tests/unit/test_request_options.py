@@ -11,7 +11,7 @@ from wbengine import engines, limits
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.messages import traces
-from wbengine.engines.worker_based.requests.options import NAMES, RequestOptions
+from wbengine.engines.worker_based.requests.options import RequestOptions
 from wbengine.patterns import linear_flow
 
 WRONG: list[tuple[str, Any, type[Exception]]] = [
@@ -60,7 +60,6 @@ def test_options_reach_the_executor_also_by_uri() -> None:
     made = engines.load(linear_flow.Flow("f"), engine=uri).executor._options
     assert made == RequestOptions("resend", 5, (None, 30), 1000, True, None, True)
     assert made.timelimit == limits.TimeLimit(None, 30.0)
-    assert {*RequestOptions.__dataclass_fields__} == NAMES
 
 
 def test_whether_a_task_may_run_twice() -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from wbengine import _names
+from wbengine import _names, _options
 from wbengine.concurrency import limits
+from wbengine.engines.worker_based.ledger.base import STALE_AFTER
 from wbengine.engines.worker_based.messages import envelope as env
 
-__all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RESULT_TTL", "RequestOptions"]
+__all__ = ["FAIL", "MOST_RESENDS", "NAMES", "RESEND", "RequestOptions"]
 
 #: What becomes of a task whose worker was lost, and that does not say whether it may run twice.
 OnLost = Literal["fail", "resend"]
 FAIL: Final = "fail"
 RESEND: Final = "resend"
 
-_CHOICES: Final = (FAIL, RESEND)
-
 #: A run of a flow has so many epochs for each request, less those it may need for other reasons.
 MOST_RESENDS: Final = 500
-
-#: Seconds for which what nobody comes back for is kept.
-RESULT_TTL: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +43,28 @@ class RequestOptions:
     timelimit: Any = None
     max_message_size: int = env.MAX_MESSAGE_SIZE
     broker_persistent: bool | None = None
-    result_ttl: float | None = RESULT_TTL
+    result_ttl: float | None = STALE_AFTER
     trace_arguments: bool = False
 
     def __post_init__(self) -> None:
-        if self.on_worker_lost not in _CHOICES:
-            hint = _names.hint(str(self.on_worker_lost), _CHOICES)
-            raise ValueError(
-                f"on_worker_lost must be 'fail' or 'resend', not {self.on_worker_lost!r}{hint}"
-            )
-        _check_number("max_resends", self.max_resends, 0, MOST_RESENDS)
-        _check_number("max_message_size", self.max_message_size, 1, None)
-        object.__setattr__(self, "timelimit", limits.read(self.timelimit))
+        _options.choice("on_worker_lost", self.on_worker_lost, (FAIL, RESEND))
+        read: dict[str, Any] = {
+            "max_resends": _options.whole("max_resends", self.max_resends),
+            "max_message_size": _options.whole("max_message_size", self.max_message_size, 1),
+            "timelimit": limits.read(self.timelimit),
+        }
+        if self.result_ttl is not None:
+            read["result_ttl"] = _options.number("result_ttl", self.result_ttl)
+        if read["max_resends"] > MOST_RESENDS:
+            raise ValueError(f"max_resends must be {MOST_RESENDS} at most, not {self.max_resends}")
         if not (self.broker_persistent is None or isinstance(self.broker_persistent, bool)):
             raise TypeError(
                 f"broker_persistent must be True, False or None, not {self.broker_persistent!r}"
             )
         if not isinstance(self.trace_arguments, bool):
             raise TypeError(f"trace_arguments must be True or False, not {self.trace_arguments!r}")
-        ttl = self.result_ttl
-        if ttl is not None and not (_is_number(ttl) and 0 <= ttl < math.inf):
-            raise ValueError(f"result_ttl must be seconds from 0 on, or None, not {ttl!r}")
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RequestOptions:
@@ -92,13 +88,3 @@ class RequestOptions:
 
 #: The names of the options.
 NAMES: Final = frozenset(RequestOptions.__dataclass_fields__)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_number(name: str, value: Any, least: int, most: int | None) -> None:
-    if type(value) is not int or value < least or (most is not None and value > most):
-        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be a whole number {bounds}, not {value!r}")
