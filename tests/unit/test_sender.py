@@ -71,43 +71,27 @@ def test_one_that_can_not_be_sent_does_not_stop_the_others(place: Place) -> None
     assert {type(error) for error in errors} == {TypeError, ValueError}
 
 
-def test_a_lost_connection_delays_but_loses_nothing(place: Place) -> None:
+@pytest.mark.parametrize("ailment", [None, exc.TransportFailure, exc.LedgerFailure])
+def test_what_ails_connection_broker_or_ledger_delays_but_loses_nothing(
+    place: Place, caplog: pytest.LogCaptureFixture, ailment: type[Exception] | None
+) -> None:
     tries: list[int] = []
-    lost: type[Exception] = place.reader.broker.recoverable_connection_errors[0]
+    raised = ailment or place.reader.broker.recoverable_connection_errors[0]
 
-    def flaky() -> bool:
+    def full() -> bool:
         tries.append(1)
         if len(tries) < 3:
-            raise lost("gone")
+            raise raised("No space left on device")
         return True
 
+    failed: list[BaseException] = []
     place.put(1)
-    place.put(2, before=flaky)
+    place.put(2, before=full, failed=failed.append)
     place.put(3)
     place.sender.start()
     assert place.sender.flush(WAIT)
     assert len(tries) == 3
     assert place.arrived() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("ailment", [exc.TransportFailure, exc.LedgerFailure])
-def test_what_ails_the_broker_delays_but_loses_nothing(
-    place: Place, caplog: pytest.LogCaptureFixture, ailment: type[Exception]
-) -> None:
-    tries: list[int] = []
-
-    def full() -> bool:
-        tries.append(1)
-        if len(tries) < 3:
-            raise ailment("No space left on device")
-        return True
-
-    failed: list[BaseException] = []
-    place.put(1, before=full, failed=failed.append)
-    place.put(2)
-    place.sender.start()
-    assert place.sender.flush(WAIT)
-    assert place.arrived() == [1, 2]
     assert not failed
     assert caplog.text.count("No space left") == 1
 
