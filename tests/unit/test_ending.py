@@ -167,17 +167,6 @@ def test_what_ended_or_was_never_here_is_left_alone() -> None:
     assert bench.tracker.cancel([entry.invocation, bench.call()], T0) == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [None, {}, {"cancel": 1}, {"cancel": [1]}, {"cancel": [["x"]]}, {"cancel": [["x", "1"]]},
-     {"cancel": [[1, 1]]}, {"cancel": [["x", True]]}, {"cancel": [["x" * 300, 1]]},
-     {"cancel": [["x", 1]] * 501}],
-)  # fmt: skip
-def test_what_is_no_such_message_is_refused(body: Any) -> None:
-    with pytest.raises(exc.InvalidFormat):
-        commands.SCHEMAS[commands.CANCEL].check(body)
-
-
 # Expiring ----------------------------------------------------------------------------------------
 
 

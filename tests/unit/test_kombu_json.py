@@ -123,18 +123,11 @@ def plain_bench(**options: Any) -> Bench:
     return bench
 
 
-def answered(bench: Bench, entry: Any, state: str, data: Any) -> list[fx.Effect]:
-    """By a peer that has no headers."""
-    body = {"state": state, "data": data}
-    answer = env.Envelope(pr.RESPONSE, body, correlation_id=entry.id)
-    return bench.tracker.on_response(answer, "receipt", T0)
-
-
 def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
     """Whatever may be run twice is not: nothing tells the answers of two runs apart."""
     bench = plain_bench(on_worker_lost="resend")
     entry, waiting = bench.pending(), bench.pending()
-    answered(bench, entry, pr.RUNNING, {})
+    bench.answer(entry, pr.RUNNING, {}, worker=None)
     bench.fleet.end("q")
     effects = bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
     (text,) = failures(effects, exc.WorkerLost)
@@ -147,9 +140,9 @@ def test_what_waits_while_others_run_is_not_given_up() -> None:
     """It may wait inside a worker, which would run it all the same."""
     bench = plain_bench()
     busy, waiting = bench.pending(), bench.pending()
-    answered(bench, busy, pr.RUNNING, {})
+    bench.answer(busy, pr.RUNNING, {}, worker=None)
     assert bench.tracker.tick(T0 + 61) == [] and waiting.live
-    answered(bench, busy, pr.SUCCESS, {"result": 1})
+    bench.answer(busy, pr.SUCCESS, {"result": 1}, worker=None)
     (revoke,) = bench.tracker.tick(T0 + 122)
     assert revoke == fx.Revoke(waiting)
 
@@ -161,8 +154,8 @@ def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
     bench.recovery.on_lost([types.TopicWorker("q", ())], T0 + 60)
     bench.fleet.set("other", 1, 1, entry.task_cls)
     assert bench.tracker.on_gained({entry.task_cls}, T0 + 61) == []
-    answered(bench, entry, pr.RUNNING, {})
-    effects = answered(bench, entry, pr.SUCCESS, {"result": 7})
+    bench.answer(entry, pr.RUNNING, {}, worker=None)
+    effects = bench.answer(entry, pr.SUCCESS, {"result": 7}, worker=None)
     assert [effect.outcome.value for effect in effects if isinstance(effect, fx.Settle)] == [7]
 
 

@@ -571,17 +571,15 @@ def test_nobody_to_answer_a_question_to(reply_to: str | None) -> None:
     assert bench.server.counts == {"unanswerable": 1}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {}, [], None, {"asked": None}, {"asked": [1]}, {"asked": [["a"]]}, {"asked": [["a", "1"]]},
-        {"asked": [["a", True]]}, {"asked": [["../a", 1]]}, {"asked": [["a", 1]] * 501},
-        {"asked": [["a", -1]]}, {"asked": [["a", 2**53 + 1]]},
-    ],
-)  # fmt: skip
-def test_what_is_no_question_is_refused(body: Any) -> None:
-    with pytest.raises(exc.InvalidFormat):
-        commands.SCHEMAS[commands.ASK].check(body)
+@pytest.mark.parametrize(("kind", "name"), [(commands.ASK, "asked"), (commands.CANCEL, "cancel")])
+def test_what_names_no_requests_is_refused(kind: str, name: str) -> None:
+    found = [
+        None, 1, [1], [["a"]], [["a", "1"]], [[1, 1]], [["a", True]], [["../a", 1]],
+        [["a" * 300, 1]], [["a", 1]] * 501, [["a", -1]], [["a", 2**53 + 1]],
+    ]  # fmt: skip
+    for body in ({}, [], None, *({name: pairs} for pairs in found)):
+        with pytest.raises(exc.InvalidFormat):
+            commands.SCHEMAS[kind].check(body)
 
 
 def test_questions_are_asked_in_pieces() -> None:
