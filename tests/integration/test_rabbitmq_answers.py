@@ -239,23 +239,6 @@ def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) 
             assert mine == list(range(number * each, (number + 1) * each))
 
 
-def test_what_is_said_at_once_is_not_lost_with_a_connection(tapped: Any) -> None:
-    url, tap = tapped
-    with Side(url, "a").running() as a, Side(url, "b").running() as b:
-        after: list[int] = []
-        for number in range(1500):
-            envelope = env.Envelope("TEST", {"n": number}, routing_key="b")
-            told = functools.partial(after.append, number)
-            a.proxy.send(outgoing.message(envelope, after=told))
-            if number % 400 == 250:
-                until(lambda n=number: len(after) > n / 2)
-                tap.cut()
-        assert a.proxy.flush(60)
-        until(lambda: len(set(b.got)) == 1500)
-        assert sorted(after) == list(range(1500))
-        assert list(dict.fromkeys(b.got)) == list(range(1500))
-
-
 def test_replies_are_acknowledged_together_and_all_of_them(
     rabbitmq_url: str, rabbitmq_server: brokers.Rabbitmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
