@@ -82,7 +82,6 @@ class Asked(Side):
 
     def _on_message(self, data: Any, message: Any) -> None:
         super()._on_message(data, message)
-        assert self.proxy.consumer.work is not None
         self.most = max(self.most, len(self.proxy.consumer.work.held))
 
     def answer(self, message: Any, to: str = "e", soon: bool = False) -> bool:

@@ -74,7 +74,7 @@ def test_all_is_answered_by_many_threads_and_never_too_much_is_taken(rabbitmq_ur
         until(lambda: len(w.told) == count)
         assert set(Counter(e.got).values()) == set(Counter(w.got).values()) == {1}
         assert 1 < w.most <= 4
-        assert w.proxy.consumer.work is not None and not w.proxy.consumer.work.held
+        assert not w.proxy.consumer.work.held
 
 
 def test_soon_is_with_the_next_one_or_by_itself(rabbitmq_url: str) -> None:
@@ -102,7 +102,7 @@ def test_a_lost_answer_is_published_again(tapped: Any, rabbitmq_url: str) -> Non
         until(lambda: w.got == [1])
         tap.swallows = True
         assert w.answer(w.messages[0])
-        assert w.proxy.consumer.work is not None and not w.proxy.consumer.work.held
+        assert not w.proxy.consumer.work.held
         tap.cut()
         until(lambda: e.got == [1])
         until(lambda: w.told == [1])
@@ -211,7 +211,7 @@ def test_several_queues_are_still_served_in_their_order(rabbitmq_url: str) -> No
                 e.send(100 + number, "second")
             until(lambda: len(e.got) == 20)
         assert set(w.got) == {*range(10), *range(100, 110)}
-    assert side.proxy.consumer.work is not None and not side.proxy.consumer.work.held
+    assert not side.proxy.consumer.work.held
 
 
 def test_what_is_said_at_once_comes_in_order_from_any_thread(rabbitmq_url: str) -> None:

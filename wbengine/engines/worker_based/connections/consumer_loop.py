@@ -83,8 +83,8 @@ class ConsumerLoop:
     ) -> None:
         self._target = target
         self._handle = handle
-        #: The requests that it takes, if any.
-        self.work: Any = None
+        #: The requests that it takes: none, until it is told to.
+        self.work: Any = self._prefetcher((), 0)
         self._topology = layout
         self._refused = refused
         self._sender = sender
@@ -351,13 +351,11 @@ class ConsumerLoop:
 
         What was delivered and not handed out goes back to its queue.  From any thread; idempotent.
         """
-        if self.work is not None:
-            self.call_soon(self.work.pause)
+        self.call_soon(self.work.pause)
 
     def take_again(self) -> None:
         """Undo `stop_taking`; from any thread, idempotent."""
-        if self.work is not None:
-            self.call_soon(self.work.resume)
+        self.call_soon(self.work.resume)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Run `function` on the consumer's thread, soon."""
@@ -374,7 +372,7 @@ class ConsumerLoop:
     def ack_many(self, messages: Sequence[Any]) -> None:
         """`ack` each."""
         # Nothing is left to be done for those that were answered on their own channel.
-        held = () if self.work is None else self.work.held
+        held = self.work.held
         left = [each for each in messages if not each.acknowledged or each in held]
         if left:
             # Each by itself: the connection may be lost in the midst of them.
@@ -383,7 +381,7 @@ class ConsumerLoop:
 
     def ack_later(self, *messages: Any) -> None:
         """`ack` each, together with others; within a second or so."""
-        if self._target.amqp and self.work is None:
+        if self._target.amqp and not self.work.queues:
             self._receipts.extend(messages)  # wakes nobody
         else:
             self._ack_soon(messages)
@@ -434,11 +432,11 @@ class ConsumerLoop:
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         work = self.work
-        if work is not None and message in work.held:
+        if message in work.held:
             if work.is_ours(message):
                 how(message)
             work.free(message)
-        elif message.channel in (self.channel, work and work.channel):
+        elif message.channel in (self.channel, work.channel):
             how(message)
 
     def _on_work(self, message: Any) -> None:
@@ -515,23 +513,20 @@ class BrokerConsumerLoop(ConsumerLoop):
 
     def _free_many(self, messages: Sequence[Any]) -> None:
         work = self.work
-        if work is None:
-            return
         for message in messages:
             known = work.held.pop(message, None) is not None
             if known and message.channel is not work.channel:
                 self.call_soon(work.adjust)
 
     def release_many(self, messages: Sequence[Any]) -> None:
-        work = self.work
-        if work is not None and self._sender.behind < _BEHIND * work.slots:
+        if self._sender.behind < _BEHIND * self.work.slots:
             for consumer, group in _grouped(messages, "channel").items():
                 consumer.release_many(group)
 
     def order(self, done: Sequence[Any]) -> AnswerAndTake | None:
         order = None
         for consumer, group in _grouped(done, "channel").items():
-            if self.work is not None and consumer is self.work.channel:
+            if consumer is self.work.channel:
                 order = consumer.order(group)
             else:
                 consumer.release_many(group)
@@ -539,8 +534,7 @@ class BrokerConsumerLoop(ConsumerLoop):
 
     def _settle(self, message: Any, how: Callable[[Any], None]) -> None:
         how(message)
-        if self.work is not None:
-            self.work.free(message)
+        self.work.free(message)
 
     def _on_work(self, message: Any) -> None:
         work = self.work

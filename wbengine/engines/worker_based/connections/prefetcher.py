@@ -29,7 +29,8 @@ class Prefetcher(abc.ABC):
     """The requests that one process takes, over all of its connections.
 
     `held` are those that were handed out and not given back yet; each occupies a slot, also when
-    the connection it came on is gone, and when it was acknowledged early.  0 `slots`: no limit.
+    the connection it came on is gone, and when it was acknowledged early.  0 `slots`: no limit; no
+    `queues`: it takes none.
 
     All is to be called on the consumer's thread, except that `held` may be read and changed
     anywhere.
@@ -101,8 +102,9 @@ class BrokerPrefetcher(Prefetcher):
 
     def begin(self, broker: Broker, callback: Callable[[Any], None]) -> None:
         """Take from a connection; `callback(message)` for each."""
-        self.channel = Consumer(broker, callback)
-        self.adjust()
+        if self.queues:
+            self.channel = Consumer(broker, callback)
+            self.adjust()
 
     def _take(self, most: int) -> None:
         assert self.channel is not None
@@ -136,9 +138,10 @@ class KombuPrefetcher(Prefetcher):
         """Take from a connection (RabbitMQ: an `AmqpConnection`); `callback(message)` for each."""
         self._layout = layout
         self._callback = callback
-        self.channel = self._open(connection)
-        self.declare()
-        self.adjust()
+        if self.queues:
+            self.channel = self._open(connection)
+            self.declare()
+            self.adjust()
 
     def _open(self, connection: Any) -> Any:
         return safe_message.channel_of(connection)

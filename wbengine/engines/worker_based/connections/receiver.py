@@ -199,7 +199,7 @@ class BrokerReceiver(Receiver):
         broker: Broker,
         target: transports.Target,
         layout: topology.Topology,
-        work: prefetcher.BrokerPrefetcher | None,
+        work: prefetcher.BrokerPrefetcher,
         refused: Counter[str],
     ) -> None:
         super().__init__(target, layout, refused)
@@ -212,8 +212,7 @@ class BrokerReceiver(Receiver):
         self._declare()
         self.channel = Consumer(self._broker, on_own)
         self.channel.consume((self._layout.topic,))
-        if self._work is not None:
-            self._work.begin(self._broker, on_work)
+        self._work.begin(self._broker, on_work)
 
     @property
     def _declare_period(self) -> float:
@@ -223,22 +222,19 @@ class BrokerReceiver(Receiver):
         self._refused["unreadable"] += 1
 
     def _declare(self) -> None:
-        shared = () if self._work is None else self._work.queues
-        self._layout.declare_queues_on(self._broker, shared)
+        self._layout.declare_queues_on(self._broker, self._work.queues)
 
     def drain(self, timeout: float) -> None:
         self._broker.drain(timeout)
 
     def end(self, remove: bool) -> None:
-        if self._work is not None:
-            self._work.pause()
+        self._work.pause()
         self.channel.cancel()
         if remove:
             self._broker.delete_queue(self._layout.topic)
 
     def close(self) -> None:
-        if self._work is not None:
-            self._work.end()
+        self._work.end()
 
 
 class KombuReceiver(Receiver):
@@ -249,7 +245,7 @@ class KombuReceiver(Receiver):
         connection: kombu.Connection,
         target: transports.Target,
         layout: topology.Topology,
-        work: prefetcher.KombuPrefetcher | None,
+        work: prefetcher.KombuPrefetcher,
         refused: Counter[str],
     ) -> None:
         super().__init__(target, layout, refused)
@@ -264,19 +260,17 @@ class KombuReceiver(Receiver):
         queues = [self._own, *self._layout.declare_common(self.channel)]
         self._consumer = kombu.Consumer(self.channel, queues, on_message=on_own, auto_declare=False)
         self._consumer.consume()
-        if self._work is not None:
-            self._work.begin(self._connection, self._layout, on_work)
+        self._work.begin(self._connection, self._layout, on_work)
         self.wake = getattr(self._connection.transport, "wake", None)
 
     def _declare(self) -> None:
         self._own = self._layout.declare_own(self.channel)
         self._layout.declare_common(self.channel)
-        if self._work is not None:
-            self._work.declare()
+        self._work.declare()
 
     def turn(self, now: float) -> None:
         super().turn(now)
-        if self._work is not None:
+        if self._work.queues:
             self._work.turn(now)
 
     def drain(self, timeout: float) -> None:
@@ -286,15 +280,13 @@ class KombuReceiver(Receiver):
         self._consumer.cancel()
 
     def end(self, remove: bool) -> None:
-        if self._work is not None:
-            self._work.pause()
+        self._work.pause()
         self._stop()
         if remove and not self._layout.interop:
             self._own.delete()
 
     def close(self) -> None:
-        if self._work is not None:
-            self._work.end()
+        self._work.end()
 
 
 class AmqpReceiver(KombuReceiver):
@@ -309,7 +301,7 @@ class AmqpReceiver(KombuReceiver):
         connection: kombu.Connection,
         target: transports.Target,
         layout: topology.Topology,
-        work: prefetcher.AmqpPrefetcher | None,
+        work: prefetcher.AmqpPrefetcher,
         refused: Counter[str],
     ) -> None:
         super().__init__(connection, target, layout, work, refused)
@@ -324,13 +316,13 @@ class AmqpReceiver(KombuReceiver):
         self._own = self._layout.declare_own(self.channel)
         channel.consume(self._own.name, _OWN, self._later(on_own))
         work = self._work
-        if work is not None:
-            work.begin(self._amqp, self._layout, self._later(on_work))
-            assert isinstance(work, prefetcher.AmqpPrefetcher) and work.amqp is not None
-            if not self._layout.interop:  # there one may have to ask the broker first
-                self.replies = reply_publisher.ReplyPublisher(
-                    work.amqp, self._layout, self._send, replies_from
-                )
+        work.begin(self._amqp, self._layout, self._later(on_work))
+        assert isinstance(work, prefetcher.AmqpPrefetcher)
+        # With TaskFlow's peers one may have to ask the broker first.
+        if work.amqp is not None and not self._layout.interop:
+            self.replies = reply_publisher.ReplyPublisher(
+                work.amqp, self._layout, self._send, replies_from
+            )
 
     def _later(self, handle: Consume) -> Consume:
         return lambda message: self._inbox.append((handle, message))
@@ -343,7 +335,7 @@ class AmqpReceiver(KombuReceiver):
         """Wait, read what is there, and hand it over when nothing is being read."""
         assert self._echo is not None
         due = self._echo.next_due()
-        if self._work is not None:
+        if self._work.queues:
             due = min(due, self._work.next_due() or due)
             self._work.blocked = self.is_blocked
         timeout = min(timeout, max(0.001, due - time.monotonic()))
@@ -373,10 +365,7 @@ class AmqpReceiver(KombuReceiver):
             return  # nothing of this would be read
         super().end(remove)
         # To a broker, a queue is empty of which all is taken and nothing acknowledged.
-        work = self._work
-        self._layout.clear(
-            self._connection, work.queues if work is not None and not work.held else ()
-        )
+        self._layout.clear(self._connection, () if self._work.held else self._work.queues)
 
     def drop(self) -> None:
         self._amqp.drop()
