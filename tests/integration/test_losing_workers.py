@@ -188,27 +188,6 @@ def test_stopped_engine_takes_no_worker_for_lost(tmp_path: Path) -> None:
         executor.stop()
 
 
-def test_workers_of_one_topic_get_only_tasks_they_offer_and_run_each_once(tmp_path: Path) -> None:
-    """Two workers of one topic offer different tasks, a third is on another topic; the engine asks
-    for both topics, one of them twice."""
-    flow = unordered_flow.Flow("f")
-    flow.add(*(sample_tasks.Nothing(name=f"n{n}") for n in range(60)))
-    flow.add(*(sample_tasks.Echo(name=f"e{n}", provides=f"e{n}") for n in range(60)))
-    place = "memory://offers"
-    with (
-        workers.worker_in_thread(place, sample_tasks.Nothing, topic="video.hd") as first,
-        workers.worker_in_thread(place, sample_tasks.Echo, topic="video.hd") as second,
-        workers.worker_in_thread(place, sample_tasks.Echo, topic="video.sd") as third,
-    ):
-        engine = engines.load(
-            flow, store={"value": 1}, engine="worker-based", url=place,
-            topics=["video.*", "video.hd"],
-        )  # fmt: skip
-        engine.run()
-        assert first.counts["SUCCESS"] == 60
-        assert second.counts.get("SUCCESS", 0) + third.counts.get("SUCCESS", 0) == 60
-
-
 def test_a_hundred_engines_share_an_executor() -> None:
     """Each gets its own; one that fails, and one that is cancelled, are nothing to the others."""
     place = "memory://hundred"

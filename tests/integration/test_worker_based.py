@@ -18,12 +18,11 @@ from tests.seams import ledgers
 from tests.seams.transports import Folder
 from tests.support import sample_tasks as tasks
 from tests.support.workers import interrupted, until, worker_in_thread
-from wbengine import engines, exceptions, invocation, retry, task, transports
+from wbengine import engines, exceptions, invocation, task
 from wbengine.engines.worker_based import executor as executors
 from wbengine.engines.worker_based import worker as workers
 from wbengine.engines.worker_based.connections import receiver as receivers
-from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.patterns import graph_flow, linear_flow, unordered_flow
+from wbengine.patterns import linear_flow, unordered_flow
 
 #: More than a message names.
 MANY = (
@@ -61,63 +60,12 @@ class Rest(task.Task):
         time.sleep(seconds)
 
 
-def test_arguments_and_results_travel_to_workers_and_back(url: str) -> None:
-    flow = linear_flow.Flow("f").add(tasks.Add(), tasks.Double())
-    with worker(url):
-        loaded = run(flow, url, store={"x": 1, "y": 2})
-    assert loaded.storage.fetch_all() == {"x": 1, "y": 2, "sum": 3, "double": 6}
-    assert loaded.storage.get_flow_state() == "SUCCESS"
-
-
-def test_a_decorated_function_is_found_by_workers(url: str) -> None:
-    with worker(url):
-        loaded = run(linear_flow.Flow("f").add(tasks.greet()), url, store={"name": "you"})
-    assert loaded.storage.fetch("greeting") == "hello you"
-
-
-@pytest.mark.parametrize(
-    "value",
-    [None, True, 0, -1.5, "ü", [1, [2]], {"a": {"b": None}}, (1, (2,)), {1: 2}, b"\x00", {1, 2}],
-)
-def test_values_come_back_as_they_were(url: str, value: Any) -> None:
-    with worker(url):
-        loaded = run(linear_flow.Flow("f").add(tasks.Echo()), url, store={"value": value})
-    back = loaded.storage.fetch("echo")
-    assert back == value and type(back) is type(value)
-
-
 def test_attempt_says_which_worker_ran_it(url: str) -> None:
     with worker(url) as made:
         loaded = run(linear_flow.Flow("f").add(tasks.Nothing(name="n")), url)
     attempt = loaded.storage.get_attempt("n")
     assert attempt.worker == made.identity
     assert attempt.started <= attempt.ended
-
-
-def test_progress_reaches_the_engines_listeners(url: str) -> None:
-    task = tasks.Progressing(name="p")
-    heard: list[float] = []
-    task.notifier.register("update_progress", lambda _, details: heard.append(details["progress"]))
-    with worker(url):
-        loaded = run(linear_flow.Flow("f").add(task), url)
-    assert heard[0] == 0.0 and heard[-1] == 1.0
-    assert [h for h in heard if 0 < h < 1] == [0.25, 0.5, 0.75]
-    assert loaded.storage.get_task_progress("p") == 1.0
-
-
-def test_failure_reverts_on_workers_with_result_and_failures(url: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    flow = linear_flow.Flow("f").add(tasks.WriteFile(name="w"), tasks.Fail(name="bad"))
-    with worker(url):
-        loaded = load(flow, url, store={"path": str(path)})
-        with pytest.raises(exceptions.WrappedFailure) as caught:
-            loaded.run()
-    assert caught.value.check(ValueError)
-    [failure] = list(caught.value)
-    assert "the line that raised" in failure.traceback_str
-    assert not path.exists()
-    assert Path(f"{path}.reverted").read_text() == f"{path}|['bad']"
-    assert loaded.storage.get_atoms_states(["w", "bad"])["w"][0] == "REVERTED"
 
 
 def test_listeners_hear_which_worker_failed(url: str) -> None:
@@ -132,17 +80,6 @@ def test_listeners_hear_which_worker_failed(url: str) -> None:
     assert heard == [("bad", made.identity)]
 
 
-def test_a_retry_controls_remote_tasks(url: str) -> None:
-    flow = linear_flow.Flow("f", retry=retry.ForEach([[1], [2], 3], provides="value"))
-    flow.add(tasks.Echo(), tasks.Fail(name="bad"))
-    with worker(url):
-        loaded = load(flow, url)
-        with pytest.raises(exceptions.WrappedFailure):
-            loaded.run()
-    assert loaded.storage.get_flow_state() == "REVERTED"
-    assert loaded.storage.get_attempt("bad").attempt == 6
-
-
 def test_two_thousand_tasks_run_on_workers(url: str) -> None:
     flow = unordered_flow.Flow("wide")
     flow.add(*(tasks.Nothing(name=f"n{i}") for i in range(2000)))
@@ -150,17 +87,6 @@ def test_two_thousand_tasks_run_on_workers(url: str) -> None:
         loaded = run(flow, url)
     assert loaded.storage.get_flow_state() == "SUCCESS"
     assert not loaded.executor.ignored
-
-
-def test_a_graph_is_run_in_its_order(url: str) -> None:
-    flow = graph_flow.Flow("g").add(
-        tasks.Double(name="d1", provides="a", rebind={"sum": "sum"}),
-        tasks.Double(name="d2", provides="b", rebind={"sum": "a"}),
-        tasks.Add(name="last", provides="c", rebind={"x": "a", "y": "b"}),
-    )
-    with worker(url):
-        loaded = run(flow, url, store={"sum": 1})
-    assert loaded.storage.fetch("c") == 2 + 4
 
 
 @pytest.mark.parametrize(
@@ -197,28 +123,6 @@ def test_task_behind_busy_workers_is_not_timed_out_however_short_its_time(url: s
     with worker(url, offer=(Rest,), threads_count=1):
         loaded = run(flow, url, store={"seconds": 0.8}, transition_timeout=0.3)
     assert loaded.storage.get_flow_state() == "SUCCESS"
-
-
-def test_a_result_that_can_not_travel_fails_and_names_the_path(url: str) -> None:
-    with worker(url):
-        loaded = load(linear_flow.Flow("f").add(tasks.Socket()), url)
-        with pytest.raises(exceptions.WrappedFailure, match=r"result\['a'\]\[3\]: socket"):
-            loaded.run()
-
-
-def test_an_argument_that_can_not_travel_fails_and_names_the_path(url: str) -> None:
-    with worker(url):
-        loaded = load(linear_flow.Flow("f").add(tasks.Echo()), url, store={"value": [object()]})
-        with pytest.raises(exceptions.NotEncodable, match=r"arguments\['value'\]\[0\]: object"):
-            loaded.run()
-
-
-def test_sys_exit_ends_the_task_and_nothing_else(url: str) -> None:
-    with worker(url):
-        loaded = load(linear_flow.Flow("f").add(tasks.Exit()), url)
-        with pytest.raises(exceptions.WrappedFailure, match="SystemExit: 3"):
-            loaded.run()
-        assert run(linear_flow.Flow("f").add(tasks.Nothing()), url)
 
 
 def test_task_whose_constructor_needs_more_is_refused_at_load(url: str) -> None:
@@ -442,40 +346,6 @@ def test_hostile_messages_in_the_folder_are_ignored(tmp_path: Path) -> None:
         loaded = run(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
         assert loaded.storage.fetch("sum") == 3
         until(lambda: len(folder.rejected) == 6)
-
-
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        ("REQUEST", b"[]"),
-        ("REQUEST", b"{"),
-        ("REQUEST", b'{"task_cls": 1}'),
-        (
-            "REQUEST",
-            b'{"task_cls":"x","task_name":"x","task_version":[1],"action":"revert","result":[1]}',
-        ),
-        ("NOTIFY", b'{"topic": "t"}'),
-        ("NOTIFY", b"null"),
-        ("RESPONSE", b'{"state": "SUCCESS", "data": {}}'),
-        ("RESPONSE", b'{"state": "FAILURE", "data": {"result": 1}}'),
-        ("NONSENSE", b"{}"),
-        ("REQUEST", b"[" * 100_000),
-        ("REQUEST", b'{"a": ' + b"9" * 5000 + b"}"),
-    ],
-)
-def test_hostile_messages_are_refused_and_workers_go_on(url: str, kind: str, body: bytes) -> None:
-    target = transports.resolve(url)
-    with worker(url) as made, target.open() as broker:
-        loaded = load(linear_flow.Flow("f").add(tasks.Add()), url, store={"x": 1, "y": 2})
-        loaded.executor.start()
-        for key in (made.identity, loaded.executor.uuid, *made.queues.values()):
-            for correlation_id in (None, "x", "../x", 7):
-                sent = env.Envelope(kind, {}, key, correlation_id, "../../etc")
-                sent.headers = {"wbe-version": "1", "wbe-epoch": "x", "wbe-seq": -1}
-                sent._encoded = body
-                assert list(broker.publish_many([broker.lay_out(sent, "default")])) == [True]
-        loaded.run()
-        assert loaded.storage.fetch("sum") == 3
 
 
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
