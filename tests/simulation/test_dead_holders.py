@@ -24,10 +24,7 @@ WIRES = [("amqp", True), ("kombu", True), ("folder", True), ("amqp", False), ("k
 
 def die_after_claim(world: World, kind: type[task.Task], spare: int) -> Any:
     """One of `1 + spare` workers takes a request and is gone; returns what the store says of it."""
-    engine = world.new_engine()
-    engine.begin()
-    workers = [world.new_worker([One, Two], 1) for _ in range(1 + spare)]
-    world.pass_time(1.0)
+    engine, workers = world.begun(1 + spare, (One, Two))
     atom = world.new_atom(kind, 10.0)
     world.new_flow(engine, [atom])
     while not world.judge.runs[atom.request_id]:

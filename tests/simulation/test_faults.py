@@ -20,11 +20,7 @@ ENDED = 40.0
 
 
 def begun(world: World, workers: int = 1) -> tuple[Engine, list[Worker]]:
-    engine = world.new_engine()
-    engine.begin()
-    made = [world.new_worker([One, Two], 1) for _ in range(workers)]
-    world.pass_time(1.0)
-    return engine, made
+    return world.begun(workers, (One, Two))
 
 
 # A worker that is stopped (SIGSTOP) right after its claim.

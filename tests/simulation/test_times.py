@@ -18,10 +18,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 def begun(**options: Any) -> tuple[World, Any, Any]:
     """A world with an engine and a worker that has one slot."""
     world = World(broker="amqp", **options)
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun()
     return world, engine, worker
 
 

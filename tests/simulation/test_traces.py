@@ -162,10 +162,7 @@ def test_lost_worker_is_named() -> None:
 def test_worker_that_nobody_knew_is_lost_too() -> None:
     """It answered, it died, and none of its announcements was ever heard."""
     world = World()
-    engine = world.new_engine()
-    engine.begin()
-    world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, _ = world.begun()
     unknown = world.new_worker([One], 1)
     world.settle()
     for message in world.broker.in_flight():
@@ -189,10 +186,7 @@ def test_worker_that_nobody_knew_is_lost_too() -> None:
 def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
     """The answer is held up, the worker stops, the row says that the request is done."""
     world = World()
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun()
     atom = world.new_atom(One, 5.0)
     world.new_flow(engine, [atom])
     world.pass_time(1.0)
@@ -214,10 +208,7 @@ def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
 def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
     """Without a ledger: a worker is taken for lost while it runs something, and answers later."""
     world = World(broker="kombu", ledger=False)
-    engine = world.new_engine()
-    engine.begin()
-    old = world.new_worker([One, Two], 1)
-    world.pass_time(1.0)
+    engine, (old,) = world.begun(offer=[One, Two])
     atom = world.new_atom(kind, 40.0)
     world.new_flow(engine, [atom])
     world.pass_time(1.0)
@@ -240,10 +231,7 @@ def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
 def test_request_whose_row_vanished_ends_when_its_worker_is_lost(kind: Any) -> None:
     """Nobody can take it from its holder, and nobody can tell what became of it."""
     world = World()
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One, Two], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun(offer=[One, Two])
     atom = world.new_atom(kind, 40.0)
     world.new_flow(engine, [atom])
     world.pass_time(1.0)
@@ -261,10 +249,7 @@ def test_request_whose_row_vanished_ends_when_its_worker_is_lost(kind: Any) -> N
 def test_broker_that_was_killed_gives_what_waited_as_if_for_the_second_time() -> None:
     """Nobody had begun it, so it is sent again, and run once, although it must not run twice."""
     world = World(ledger=False)
-    engine = world.new_engine()
-    engine.begin()
-    world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, _ = world.begun()
     atoms = [world.new_atom(One, 1.0) for _ in range(3)]
     world.new_flow(engine, atoms)
     world.settle()
@@ -300,10 +285,7 @@ def test_what_was_not_confirmed_is_found_to_be_lost_although_nobody_is_ever_idle
 def test_copy_that_was_held_up_is_left_alone_by_who_never_saw_another() -> None:
     """Without a ledger; it lay where no question could reach it."""
     world = World(broker="amqp", ledger=False)
-    engine = world.new_engine()
-    engine.begin()
-    workers = [world.new_worker([One], 1) for _ in range(2)]
-    world.pass_time(1.0)
+    engine, workers = world.begun(2)
     atom = world.new_atom(One, 1.0)
     world.new_flow(engine, [atom])
     world.settle()
@@ -326,10 +308,7 @@ def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
     lives; and somebody goes on with the flow, who has only the ledger to ask.
     """
     world = World(Setting("folder"))
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun()
     atom = world.new_atom(One, 5.0)
     flow = world.new_flow(engine, [atom])
     world.pass_time(1.0)
@@ -346,10 +325,7 @@ def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
 
 def test_what_was_stored_while_the_broker_was_away_is_found_in_the_ledger() -> None:
     world = World()
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun()
     atom = world.new_atom(One, 5.0)
     flow = world.new_flow(engine, [atom])
     world.pass_time(1.0)
@@ -379,10 +355,7 @@ def test_who_died_before_an_engine_knew_of_him_is_not_counted_by_it() -> None:
 def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
     """What is claimed while it is taken tells that its holder lives, in the same step."""
     world = World(claiming=True)
-    engine = world.new_engine()
-    engine.begin()
-    worker = world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, (worker,) = world.begun()
     world.new_flow(engine, [world.new_atom(One, 0.1)])
     world.pass_time(1.0)
     world.pass_time(100.0)  # nothing to hold, nothing to tell the ledger
@@ -399,10 +372,7 @@ def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
 
 def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
     world = World(broker="amqp")
-    engine = world.new_engine()
-    engine.begin()
-    world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, _ = world.begun()
     world.new_flow(engine, [world.new_atom(One, 5.0)])
     told = None
     while told is None:
@@ -416,10 +386,7 @@ def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
 
 def test_request_that_its_worker_names_in_each_beat_is_not_looked_up() -> None:
     world = World(broker="amqp")
-    engine = world.new_engine()
-    engine.begin()
-    world.new_worker([One], 1)
-    world.pass_time(1.0)
+    engine, _ = world.begun()
     atom = world.new_atom(One, 100.0)
     world.new_flow(engine, [atom])
     world.pass_time(5.0)

@@ -7,7 +7,7 @@ that the same steps in the same `World` lead to the same end.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -271,6 +271,14 @@ class World:
         engine = Engine(self, name, 11.0 * (next(self.ids) % 7), own=own)
         self.engines[name] = engine
         return engine
+
+    def begun(self, workers: int = 1, offer: Sequence[Any] = (One,)) -> tuple[Engine, list[Worker]]:
+        """An engine, and so many workers of one slot that it knows."""
+        engine = self.new_engine()
+        engine.begin()
+        made = [self.new_worker(list(offer), 1) for _ in range(workers)]
+        self.pass_time(1.0)
+        return engine, made
 
     def new_flow(self, engine: Engine, atoms: list[Atom]) -> Flow:
         flow = Flow(f"f{next(self.ids)}", atoms)
