@@ -136,17 +136,6 @@ def test_what_runs_for_a_topic_that_fell_silent_is_lost() -> None:
     assert entry.worker is None
 
 
-def test_what_waits_while_others_run_is_not_given_up() -> None:
-    """It may wait inside a worker, which would run it all the same."""
-    bench = plain_bench()
-    busy, waiting = bench.pending(), bench.pending()
-    bench.answer(busy, pr.RUNNING, {}, worker=None)
-    assert bench.tracker.tick(T0 + 61) == [] and waiting.live
-    bench.answer(busy, pr.SUCCESS, {"result": 1}, worker=None)
-    (revoke,) = bench.tracker.tick(T0 + 122)
-    assert revoke == fx.Revoke(waiting)
-
-
 def test_what_waits_for_a_topic_is_not_sent_to_another_one() -> None:
     bench = plain_bench()
     entry = bench.pending()

@@ -27,7 +27,7 @@ from wbengine.engines.worker_based.messages import commands
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.engines.worker_based.requests import effects as fx
 from wbengine.engines.worker_based.requests import recovery
-from wbengine.engines.worker_based.requests.recovery import UNKNOWN, Seen
+from wbengine.engines.worker_based.requests.recovery import UNKNOWN
 from wbengine.engines.worker_based.requests.tracked import TrackedRequest
 from wbengine.types.failure import Failure
 
@@ -178,15 +178,6 @@ def test_what_is_sent_first_is_no_incident() -> None:
     assert kinds(effects) == [fx.Dispatch]
 
 
-def test_without_a_ledger_too() -> None:
-    bench = Fleeting(ledger=None)
-    entry = bench.again()
-    assert sent(bench.lose("w1")).epoch == 2
-    bench.succeed(entry, epoch=1)
-    assert bench.tracker.ignored["old_epoch"] == 1
-    assert settled(bench.succeed(entry, epoch=2))
-
-
 def test_it_had_ended_before_it_could_be_taken() -> None:
     bench = Fleeting()
     entry = bench.again()
@@ -326,18 +317,6 @@ def test_however_often_it_is_looked_at_one_alarm_is_set() -> None:
 # Nobody started it -------------------------------------------------------------------------------
 
 
-def test_time_alone_sends_nothing_again() -> None:
-    for ledger in ("ledger-1", None):
-        bench = Fleeting(ledger=ledger, timeout=None)
-        entry = bench.pending(kind=Again)
-        for minute in range(60):
-            for effect in bench.recovery.review(T0 + 60 * minute):
-                assert effect == fx.Inspect(entry) and ledger is not None  # it does no harm
-                assert bench.row(entry, ledgers.ROW_OPEN, T0 + 60 * minute) == []
-            assert bench.tracker.tick(T0 + 60 * minute) == []
-        assert (entry.epoch, entry.state) == (1, pr.PENDING)
-
-
 def test_idle_workers_twice_and_it_is_open_so_it_is_published_as_it_was() -> None:
     bench = Fleeting()
     entry = bench.pending()
@@ -473,47 +452,6 @@ def test_where_workers_are_heard_of_often_it_is_looked_at_sooner() -> None:
     bench.answer(taken, pr.RUNNING, {}, now=T0 + 0.5)
     assert bench.recovery.review(T0 + 1.0) == []
     assert bench.recovery.review(T0 + 1.1) == [fx.Inspect(left)]
-
-
-def test_2000_requests_of_10_seconds_on_4_slots() -> None:
-    """Nothing is sent twice, nothing times out, and no more are in the broker than may be."""
-    bench = Bench()
-    bench.fleet.set("q", 4, 0)
-    calls = [bench.call() for _ in range(2000)]
-    broker: list[fx.Dispatch] = []
-    most, now, ended = 0, T0, 0
-
-    def apply(effects: list[fx.Effect]) -> None:
-        nonlocal ended
-        for effect in effects:
-            assert not isinstance(effect, fx.Revoke | fx.Reopen | fx.Ask), effect
-            if isinstance(effect, fx.Inspect):
-                seen = Seen(ledgers.ROW_OPEN, epoch=effect.tracked.epoch)
-                assert bench.recovery.on_row(effect.tracked, seen, now) == []
-            elif isinstance(effect, fx.Dispatch):
-                effect.tracked.opened, effect.tracked.sent_at = True, now
-                broker.append(effect)
-            elif isinstance(effect, fx.Settle):
-                assert not effect.outcome.failed
-                ended += 1
-
-    for call in calls:
-        apply(bench.tracker.submit(call, lambda *_: None, now))
-    running: list[fx.Dispatch] = []
-    while ended < 2000:
-        most = max(most, len(broker))
-        for dispatch in running:
-            apply(bench.succeed(dispatch.tracked, now=now))
-        running, broker[:4] = broker[:4], []
-        for dispatch in running:
-            apply(bench.answer(dispatch.tracked, pr.RUNNING, {}, now=now))
-        # The workers report what they happen to see: now and then a slot between two tasks.
-        bench.fleet.all_free["q"] = 1 if int(now) % 3 else 0
-        for _ in range(2):
-            now += 5.0
-            apply(bench.recovery.review(now))
-            apply(bench.tracker.tick(now))
-    assert most == 1000 and now > T0 + 4990
 
 
 # What publishing came to -------------------------------------------------------------------------
@@ -666,20 +604,6 @@ def test_nobody_says_that_he_has_it(kind: Any) -> None:
         assert sent(effects).epoch == 2
     else:
         assert failures(effects, exc.WorkerLost)
-
-
-@pytest.mark.parametrize("kind", [Never, Again])
-def test_a_broker_that_was_away_gives_all_as_if_it_were_the_second_time(kind: Any) -> None:
-    """Nobody was ever given it: it waited, and still does no harm."""
-    bench = Fleeting(ledger=None, max_resends=0)
-    entry = bench.pending(kind=kind)
-    bench.given_twice(entry)
-    entry.asked_at = entry.sent_at = T0
-    bench.fleet.spoke["q"] = 2
-    bench.fleet.gone = (T0 - 2, T0 + 1)
-    assert asked_of(bench.recovery.review(T0 + 5))  # after it was back, too
-    assert sent(bench.recovery.review(T0 + 10)).epoch == 2
-    assert entry.resends == 0
 
 
 def test_a_broker_that_was_away_and_a_worker_that_went() -> None:
