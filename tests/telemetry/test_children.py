@@ -59,7 +59,7 @@ def test_the_children_of_an_engine(memory: spans.Memory, given: bool) -> None:
 def test_the_children_of_a_worker(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
-    with workers.worker_in_thread(place, joined_tasks, observer=observer, processes_count=1):
+    with workers.worker_in_thread(place, joined_tasks, observers=[observer], processes_count=1):
         engine = engines.load(flow(), engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider):
             engine.run()

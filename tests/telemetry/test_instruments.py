@@ -40,7 +40,7 @@ def observed(place: str, count: int, **options: Any) -> Any:
         for _ in range(count):
             kept, memory = measured.Measured(), spans.Memory()
             observer = processing.WorkerTracing(memory.provider, kept.provider)
-            made = workers.worker_in_thread(place, sample_tasks, observer=observer, **options)
+            made = workers.worker_in_thread(place, sample_tasks, observers=[observer], **options)
             worker = fleet.enter_context(made)
             observer.worker, observer.system = worker.identity, worker.system
             found.append((kept, memory))

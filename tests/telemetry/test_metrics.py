@@ -159,7 +159,7 @@ def test_whatever_fails_is_counted_once(tmp_path: Path, registry: CollectorRegis
     """By the worker whose child died, and by the engine where no worker would run it."""
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     observer = metrics.WorkerObserver(other)
-    options = {"observer": observer, "processes_count": 1}
+    options: dict[str, Any] = {"observers": [observer], "processes_count": 1}
     elsewhere = {"ledger": f"dir://{tmp_path}"}  # which the worker does not hold
     with workers.worker_in_thread(place, sample_tasks, **options):
         for made, more in ((sample_tasks.Die("d"), {}), (sample_tasks.Nothing("n"), elsewhere)):
@@ -177,7 +177,7 @@ def test_what_is_said_as_taskflow_says_it_is_counted_once(registry: CollectorReg
     """When a task began is not said then."""
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     observer = metrics.WorkerObserver(other)
-    with workers.worker_in_thread(place, sample_tasks, interop="taskflow", observer=observer):
+    with workers.worker_in_thread(place, sample_tasks, interop="taskflow", observers=[observer]):
         engine = engines.load(
             linear_flow.Flow("f").add(sample_tasks.Nothing("n")),
             engine="worker-based", url=place, interop="taskflow", topics=["t"],
@@ -296,7 +296,7 @@ def test_a_map_and_its_items_are_told_apart(registry: CollectorRegistry) -> None
     place, other = f"memory://{uuid.uuid4().hex}", CollectorRegistry()
     add = sample_tasks.Add("a", inject={"y": 1})
     flow = linear_flow.Flow("f").add(task.Map(add, "xs", "x", name="all"))
-    with workers.worker_in_thread(place, sample_tasks, observer=metrics.WorkerObserver(other)):
+    with workers.worker_in_thread(place, sample_tasks, observers=[metrics.WorkerObserver(other)]):
         engine = engines.load(flow, engine="worker-based", url=place, store={"xs": [1, 2, 3]})
         with metrics.observe(engine, registry):
             engine.run()

@@ -146,7 +146,7 @@ def test_contexts_travel_through_every_broker(
     observer = processing.WorkerTracing(memory.provider)
     with (
         broker_servers[broker].place() as place,
-        workers.worker_in_thread(place, sample_tasks, observer=observer, topic="m") as worker,
+        workers.worker_in_thread(place, sample_tasks, observers=[observer], topic="m") as worker,
     ):
         observer.worker, observer.system = worker.identity, worker.system
         flow = linear_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(3)))
@@ -169,7 +169,7 @@ def test_a_worker_traces_without_anybody_above(memory: spans.Memory) -> None:
     """Also one whose tasks run in children, from which nothing is told."""
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
-    with workers.worker_in_thread(place, sample_tasks, observer=observer, processes_count=1):
+    with workers.worker_in_thread(place, sample_tasks, observers=[observer], processes_count=1):
         engines.run(
             linear_flow.Flow("f").add(sample_tasks.Add("a", inject={"x": 1, "y": 2})),
             engine="worker-based", url=place,
@@ -183,7 +183,7 @@ def test_the_body_of_a_task_traces_below_its_worker(memory: spans.Memory) -> Non
     PROVIDERS.append(memory.provider)
     observer = processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f").add(Traces("plain"), TracesLater("async"))
-    with workers.worker_in_thread(place, Traces, TracesLater, observer=observer):
+    with workers.worker_in_thread(place, Traces, TracesLater, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider):
             engine.run()
@@ -196,7 +196,7 @@ def test_who_has_no_provider_sends_nothing(memory: spans.Memory) -> None:
     """Without an SDK there is nothing to send, and nothing to keep."""
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
-    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+    with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(
             linear_flow.Flow("f").add(sample_tasks.Nothing("n")), engine="worker-based", url=place
         )
@@ -315,7 +315,7 @@ def test_all_of_a_span_can_be_written(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
     flow = linear_flow.Flow("f\ud800").add(sample_tasks.Nothing("n\udfff"))
-    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+    with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider):
             engine.run()
@@ -332,7 +332,7 @@ def test_nothing_is_kept_of_what_ended(memory: spans.Memory) -> None:
     observer = processing.WorkerTracing(memory.provider)
     flow = unordered_flow.Flow("f").add(*(sample_tasks.Nothing(f"n{n}") for n in range(20)))
     flow.add(sample_tasks.Fail("bad"))
-    with workers.worker_in_thread(place, sample_tasks, observer=observer):
+    with workers.worker_in_thread(place, sample_tasks, observers=[observer]):
         engine = engines.load(flow, engine="worker-based", url=place)
         with tracing.instrument(engine, memory.provider), pytest.raises(ValueError):
             engine.run()

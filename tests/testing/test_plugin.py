@@ -188,7 +188,7 @@ def test_who_is_killed_at_the_start_ran_nothing() -> None:
     with contextlib.ExitStack() as fleet:
         for _ in range(3):
             worker = testing.worker_in_thread(
-                broker.url, Charge, Refund, exchange=broker.exchange, observer=broker.saboteur
+                broker.url, Charge, Refund, exchange=broker.exchange, observers=[broker.saboteur]
             )
             fleet.enter_context(worker)
         engine = engines.load(flow, engine="worker-based", worker_expiry=4, **broker.options)
@@ -211,7 +211,7 @@ def test_who_was_killed_runs_nothing_when_a_test_ends_early() -> None:
             failed.append(error)
 
     with testing.worker_in_thread(
-        broker.url, Charge, exchange=broker.exchange, observer=broker.saboteur
+        broker.url, Charge, exchange=broker.exchange, observers=[broker.saboteur]
     ):
         thread = threading.Thread(target=run)
         thread.start()
@@ -248,7 +248,7 @@ def test_who_has_an_observer_may_be_killed_too(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
 ) -> None:
     killed, own = wbe_broker.kill_worker_at("charge", when="end"), Counts()
-    wbe_worker(Charge, observer=own)
+    wbe_worker(Charge, observers=[own])
     with pytest.raises(exceptions.WorkerLost):
         wbe_engine(line(Charge("charge"))).run()
     assert (RAN, killed.count) == (["charge"], 1)

@@ -227,7 +227,8 @@ def _make(wanted: SimpleNamespace) -> tuple[Any, Any, Any]:
     from wbengine.engines.worker_based import worker
 
     source, observer = _celery(wanted)
-    watch = _watch(wanted, observer)
+    watch = _watch(wanted)
+    observers = [] if observer is None else [observer]
     made = worker.Worker(
         wanted.exchange,
         wanted.topic,
@@ -236,7 +237,7 @@ def _make(wanted: SimpleNamespace) -> tuple[Any, Any, Any]:
         processes_count=wanted.processes,
         exception_handlers=wanted.exception_handler,
         source=source,
-        observer=observer if watch is None else watch.observer,
+        observers=observers if watch is None else [*observers, *watch.observers],
         **{name: getattr(wanted, name) for name in _OF_WORKER},
     )
     return made, watch, observer
@@ -256,7 +257,7 @@ def _celery(wanted: SimpleNamespace) -> tuple[Any, Any]:
     return worker.visit(wanted)
 
 
-def _watch(wanted: SimpleNamespace, observer: Any) -> Any:
+def _watch(wanted: SimpleNamespace) -> Any:
     traces = "otlp" if wanted.traces else None
     if traces is None and any(os.environ.get(name) for name in _OTEL):
         from wbengine.telemetry import providers
@@ -267,7 +268,7 @@ def _watch(wanted: SimpleNamespace, observer: Any) -> Any:
         return None
     from wbengine.telemetry import watching
 
-    return watching.Watch(*watched, observer)
+    return watching.Watch(*watched)
 
 
 def _give_up(worker: Any) -> NoReturn:

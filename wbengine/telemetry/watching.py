@@ -6,11 +6,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wbengine.engines.worker_based.worker_side import observers as worker_observers
 from wbengine.telemetry import probes, serving
 
 if TYPE_CHECKING:
     from wbengine.engines.worker_based import worker as workers
+    from wbengine.engines.worker_based.worker_side import observers as worker_observers
     from wbengine.telemetry.metrics import WorkerObserver
     from wbengine.telemetry.processing import WorkerTracing
     from wbengine.telemetry.providers import Providers
@@ -24,7 +24,7 @@ class Watch:
     """All that is wanted of it; without anything, nothing is loaded, counted or served.
 
     `traces` is the exporter of spans where the environment names none; None: nothing is traced.
-    `observer`, besides the one that is given, if any, is what the worker has to be made with.
+    `observers` are what the worker has to be made with.
 
     :raises ImportError: a package is missing; says which.
     """
@@ -35,17 +35,16 @@ class Watch:
         health: serving.Address | None,
         heartbeat: Path | None,
         traces: str | None = None,
-        observer: worker_observers.Observer | None = None,
     ) -> None:
         self._metrics, self._health, self._heartbeat = metrics, health, heartbeat
         self._counter: WorkerObserver | None = None
         self._servers: list[serving.Server] = []
-        observers = [] if observer is None else [observer]
+        self.observers: list[worker_observers.Observer] = []
         if metrics is not None:
             from wbengine.telemetry import metrics as counting
 
             self._counter = counting.WorkerObserver()
-            observers.append(self._counter)
+            self.observers.append(self._counter)
         self._providers: Providers | None = None
         self._tracing: WorkerTracing | None = None
         if traces is not None:
@@ -53,8 +52,7 @@ class Watch:
 
             self._providers = providers.Providers(traces)
             self._tracing = processing.WorkerTracing()
-            observers.append(self._tracing)
-        self.observer = worker_observers.Observers(observers) if observers else None
+            self.observers.append(self._tracing)
 
     def begin(self, worker: workers.Worker) -> None:
         """Serve, before the worker runs.

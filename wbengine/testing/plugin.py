@@ -43,15 +43,13 @@ def wbe_worker(wbe_broker: Broker) -> Iterator[Callable[..., workers.Worker]]:
     other options are those of `Worker`.  Where none says where tasks run, they do in 4 threads.
     All are stopped at the end of the test.
     """
-    from wbengine.engines.worker_based.worker_side.observers import Observers
     from wbengine.testing.workers import worker_in_thread
 
     with contextlib.ExitStack() as started:
 
         def start(*tasks: Any, topic: Any = "tests", **options: Any) -> workers.Worker:
-            own = options.pop("observer", None)
-            told = (wbe_broker.saboteur,) if own is None else (wbe_broker.saboteur, own)
-            options = {"observer": Observers(told), **options}
+            own = options.pop("observers", ())
+            options = {"observers": (wbe_broker.saboteur, *own), **options}
             if options.keys().isdisjoint(_POOLS):
                 options["concurrency"] = 4
             made = worker_in_thread(wbe_broker.url, *tasks, topic=topic,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -127,7 +127,7 @@ class Server:
         max_tasks: int | None = None,
         birth: float | None = None,
         plain: bool = False,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.identity = identity
         self._offer = endpoints.Offer(identity, offered, ledger)
@@ -136,7 +136,7 @@ class Server:
         self.heartbeat = Heartbeat(
             identity, queues, self._offer.names, self._stats, self._roll, plain
         )
-        self._observed = ObservedJobs(observer) if observer is not None else None
+        self._observed = ObservedJobs(observers) if observers else None
         #: How many tasks ended, and how many messages were not run, by what became of them.
         self.counts: Counter[str] = Counter()
         self._answers = env.Answers(identity, max_message_size)

@@ -23,11 +23,11 @@ from wbengine.engines.worker_based.messages import life as lives
 from wbengine.engines.worker_based.worker_side import (
     describing,
     heartbeat,
-    observers,
     reporting,
     task_runner,
     task_sources,
 )
+from wbengine.engines.worker_based.worker_side import observers as watched
 from wbengine.engines.worker_based.worker_side.jobs import Job
 from wbengine.engines.worker_based.worker_side.slots import default_slots, make_pool
 
@@ -121,8 +121,8 @@ class Worker:
     `exception_handlers` are called, in order, with each failure of a task (see `reporting`).
 
     `source` brings tasks in another way (see `task_sources`); with one it may have no topic: then
-    it meets no engines, and needs no broker but the source's.  `observer` is told what becomes of
-    the requests of its topics (see `observers`).
+    it meets no engines, and needs no broker but the source's.  `observers` are told what becomes
+    of the requests of its topics.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Worker:
         drain_timeout: float | None = None,
         exception_handlers: Iterable[Any] = (),
         source: task_sources.TaskSource | None = None,
-        observer: observers.Observer | None = None,
+        observers: Iterable[watched.Observer] = (),
         interop: str | None = None,
         ledger: str | None = None,
         name: str | None = None,
@@ -184,7 +184,7 @@ class Worker:
             transport = transport_options = retry_options = None
         self._proxy = self._make_proxy(url, transport, transport_options, retry_options)
         self._beats = heartbeat.Beats(self.identity, self._beat)
-        self._server, self._runner = self._make_core(max_tasks, handlers, observer)
+        self._server, self._runner = self._make_core(max_tasks, handlers, observers)
         #: Set when its task source cannot go on.
         self.failed = threading.Event()
         self._attend()
@@ -211,7 +211,7 @@ class Worker:
         self,
         max_tasks: int | None,
         handlers: Iterable[reporting.ExceptionHandler],
-        observer: observers.Observer | None,
+        observers: Iterable[watched.Observer],
     ) -> tuple[server.Server, task_runner.TaskRunner]:
         self._reports = reporting.Reports(self.identity, handlers)
         core = server.Server(
@@ -222,7 +222,7 @@ class Worker:
             max_tasks=max_tasks,
             birth=time.time(),
             plain=self._interop is not None,
-            observer=observer,
+            observers=tuple(observers),
         )
         runner = task_runner.TaskRunner(
             core,

@@ -37,71 +37,43 @@ class Observer(Protocol):
 
 
 class ObservedJobs:
-    """Tells an observer of the jobs of a `Server`: of each that it came, and what came last."""
+    """Tells observers of the jobs of a `Server`: of each that it came, and what came last."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        # Of these it was told that they came, and nothing last.
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+        # Of these they were told that they came, and nothing last.
         self._told: set[Key] = set()
 
     def received(self, job: Job) -> None:
         if job.key not in self._told:
             self._told.add(job.key)
-            self._observer.received(job)
+            for each in self._observers:
+                each.received(job)
 
     def started(self, job: Job) -> None:
-        self._observer.started(job)
-
-    def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        self._told.discard(job.key)
-        self._observer.ended(job, outcome)
-
-    def refused(self, job: Job) -> None:
-        if self._is_told(job):
-            self._observer.refused(job)
-
-    def returned(self, job: Job) -> None:
-        if self._is_told(job):
-            self._observer.returned(job)
-
-    def given_up(self, job: Job) -> None:
-        if self._is_told(job):
-            self._observer.given_up(job)
-
-    def _is_told(self, job: Job) -> bool:
-        """Whether the observer knows of a job; nothing more is told of it."""
-        if job.key not in self._told:
-            return False
-        self._told.remove(job.key)
-        return True
-
-
-class Observers:
-    """Several observers, told one after the other."""
-
-    def __init__(self, observers: Iterable[Observer]) -> None:
-        self._all = tuple(observers)
-
-    def received(self, job: Job) -> None:
-        for each in self._all:
-            each.received(job)
-
-    def started(self, job: Job) -> None:
-        for each in self._all:
+        for each in self._observers:
             each.started(job)
 
     def ended(self, job: Job, outcome: invocation.Outcome) -> None:
-        for each in self._all:
+        self._told.discard(job.key)
+        for each in self._observers:
             each.ended(job, outcome)
 
     def refused(self, job: Job) -> None:
-        for each in self._all:
+        for each in self._last_told(job):
             each.refused(job)
 
     def returned(self, job: Job) -> None:
-        for each in self._all:
+        for each in self._last_told(job):
             each.returned(job)
 
     def given_up(self, job: Job) -> None:
-        for each in self._all:
+        for each in self._last_told(job):
             each.given_up(job)
+
+    def _last_told(self, job: Job) -> Iterable[Observer]:
+        """Those who know of a job; nothing more is told of it."""
+        if job.key not in self._told:
+            return ()
+        self._told.remove(job.key)
+        return self._observers
