@@ -675,6 +675,7 @@ def test_a_question_is_answered_for_each_topic() -> None:
         env.WBE_IDS: ["id-1"],
         env.WBE_LIFE: {"state": "busy", "current": [["id-1", "job"]]},
         env.WBE_SOFTWARE: __version__,
+        env.WBE_LEDGER: LEDGER,
     }
     bench.server.ledger = "dir-1"
     for told, known in (

@@ -133,9 +133,7 @@ class Server:
         self._offer = endpoints.Offer(identity, offered, ledger)
         self._stats = lives.WorkerStats(birth)
         self._roll = Jobs(slots, max_tasks)
-        self.heartbeat = Heartbeat(
-            identity, queues, self._offer.names, self._stats, self._roll, plain
-        )
+        self.heartbeat = Heartbeat(identity, queues, self._offer, self._stats, self._roll, plain)
         self._observed = ObservedJobs(observers) if observers else None
         #: How many tasks ended, and how many messages were not run, by what became of them.
         self.counts: Counter[str] = Counter()
@@ -149,7 +147,7 @@ class Server:
 
     @ledger.setter
     def ledger(self, digest: str | None) -> None:
-        self._offer.ledger = self.heartbeat.ledger = digest
+        self._offer.ledger = digest
 
     @property
     def running(self) -> int:

@@ -6,13 +6,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from futurist import periodics
 
 from wbengine import __version__
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import endpoint as endpoints
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import envelope as env
@@ -29,28 +30,26 @@ PERIOD: Final = 5.0
 class Heartbeat:
     """One worker process, on the topics that it serves, which `queues` maps to their queues.
 
-    `stats` is its life so far, `roll` its jobs.  `plain`: it tells of its topic and its tasks, as
-    TaskFlow's do, and of nothing else.  (The next question may reach another worker of that topic:
-    engines could not count on beats.)
+    `offer` is what it does, `stats` its life so far, `roll` its jobs.  `plain`: it tells of its
+    topic and its tasks, as TaskFlow's do, and of nothing else.  (The next question may reach
+    another worker of that topic: engines could not count on beats.)
     """
 
     def __init__(
         self,
         identity: str,
         queues: Mapping[str, str],
-        names: Sequence[str],
+        offer: endpoints.Offer,
         stats: lives.WorkerStats,
         roll: Jobs,
         plain: bool = False,
     ) -> None:
         self._identity = identity
         self._queues = dict(queues)
-        self._names = names
+        self._offer = offer
         self._stats = stats
         self._roll = roll
         self._plain = plain
-        #: Digest of the ledger that it shares with its engines.
-        self.ledger: str | None = None
         #: What runs besides requests: ids, names, and when each was begun.
         self.besides: Callable[[], Iterable[tuple[str, str, float]]] = tuple
 
@@ -103,8 +102,8 @@ class Heartbeat:
         }
         if state == env.READY:
             headers[env.WBE_SOFTWARE] = __version__
-            if self.ledger is not None:
-                headers[env.WBE_LEDGER] = self.ledger
+            if self._offer.ledger is not None:
+                headers[env.WBE_LEDGER] = self._offer.ledger
         if period is not None:
             headers[env.WBE_PERIOD] = period
         return headers
@@ -113,7 +112,7 @@ class Heartbeat:
         self, listener: str, topic: str, state: str, headers: Mapping[str, Any], ids: list[str]
     ) -> env.Envelope:
         """`ids` are the listener's requests that this worker has, or did not answer yet."""
-        body = {"topic": topic, "tasks": list(self._names) if state == env.READY else []}
+        body = {"topic": topic, "tasks": list(self._offer.names) if state == env.READY else []}
         if self._plain:
             return env.Envelope(pr.NOTIFY, body, routing_key=listener)
         more: dict[str, Any] = {**headers, env.WBE_QUEUE: self._queues[topic]}
