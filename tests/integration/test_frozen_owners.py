@@ -77,19 +77,6 @@ def test_what_it_was_publishing_is_not_run_again(tmp_path: Path, point: str) -> 
     assert tasks.runs(tmp_path) == []
 
 
-def test_a_row_that_it_made_too_late_is_in_nobodys_way() -> None:
-    """As long as nobody has it."""
-    ledger = ledgers.in_memory()
-    ledger.open("id", 1)
-    ledger.offer("id", 2048)
-    assert ledger.claim("id", 1, "w").verdict == ledgers.STALE
-    assert ledger.claim("id", 2048, "w").granted
-    ledger.offer("id", 3072)
-    assert ledger.state("id") == ledgers.Row("id", 2048, ledgers.ROW_CLAIMED, "w")
-    ledger.offer("new", 1024)
-    assert ledger.state("new") == ledgers.Row("new", 1024, ledgers.ROW_OPEN)
-
-
 def test_a_row_that_it_makes_late_does_not_keep_the_next_owner_from_running(tmp_path: Path) -> None:
     """The next one has seen that there is none, and is about to make his."""
     url, ended = "memory://late-row", queue.SimpleQueue[Any]()

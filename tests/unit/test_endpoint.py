@@ -117,12 +117,6 @@ def test_two_classes_of_one_name_are_refused() -> None:
 # Running -----------------------------------------------------------------------------------------
 
 
-def test_execute() -> None:
-    value, told = run(Add, unit())
-    assert value == 3
-    assert [kind for kind, _ in told] == ["update_progress"]
-
-
 @pytest.mark.parametrize("wanted", [sample_tasks.Add, AddLater])
 def test_a_fresh_process_has_all_that_a_call_needs(wanted: Any) -> None:
     """What is imported during a call takes its time from the limits of that."""
@@ -154,12 +148,6 @@ def test_coroutines() -> None:
     outcome = endpoint.Endpoint(AddLater).run(work, None, lambda *_: None)
     assert outcome.value == (3, "wbengine-loop")
     event_loop.stop_all()
-
-
-def test_revert() -> None:
-    failure = Failure.from_exception(RuntimeError("x"))
-    value, _ = run(Add, unit(action="revert", result=3, failures={"other": failure}))
-    assert value == ("undone", 3, ["other"], 1, 2)
 
 
 @pytest.mark.parametrize(
