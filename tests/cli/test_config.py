@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from tests.cli.conftest import Answer, Command
-from wbengine.cli import settings_schema
+from wbengine.cli import config, settings_schema
 
 
 def setting(told: Answer, name: str) -> tuple[Any, str]:
@@ -174,6 +174,24 @@ def test_what_runs_on_by_itself_reads_the_file_that_was_named(
     told = wbengine.apart("flow", "run", "tests.cli.shop:order", "--detach", *mine)
     assert told.code == 0, told.err
     assert wbengine("flow", "watch", told.out.strip(), *mine).code == 0
+
+
+def test_variables_for_a_process_that_goes_on_say_what_the_options_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but how it prints."""
+    given = {
+        "url": "memory://x", "transport_options": {"port": 1, "hosts": ["a", "b"]},
+        "include": ["one", "two"], "flows": ["shop"], "timeout": 3.5, "log_level": "debug",
+    }  # fmt: skip
+    told = config.read({**given, "json": True, "quiet": True}, [])
+    for name, value in told.environment().items():
+        monkeypatch.setenv(name, value)
+    again = config.read({}, [])
+    assert {name: getattr(again, name) for name in given} == {
+        **given, "include": ("one", "two"), "flows": ("shop",),
+    }  # fmt: skip
+    assert not again.json and not again.quiet and again.origins["url"] == "$WBENGINE_URL"
 
 
 def test_a_pyproject_of_somebody_else_is_left_alone(wbengine: Command, home: Path) -> None:

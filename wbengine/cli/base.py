@@ -7,14 +7,14 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from wbengine import _names, _plugins
 from wbengine.cli import context as contexts
 from wbengine.cli import errors, params
-from wbengine.cli.settings_schema import LEVELS
+from wbengine.cli.settings_schema import SETTINGS
 
 __all__ = ["Command", "Group", "Lazy", "command", "common_options"]
 
@@ -140,17 +140,20 @@ class Group(click.Group):
 
 def common_options(*, hidden: bool = False) -> list[click.Option]:
     """The options of every command; what they say is kept in the `Context`."""
-    return [_option(*spellings, hidden=hidden, **more) for spellings, more in _COMMON]
 
+    def option(*spellings: str, **more: Any) -> click.Option:
+        more |= {"expose_value": False, "callback": _keep, "allow_from_autoenv": False}
+        return click.Option(spellings, hidden=hidden, **more)
 
-def _option(*spellings: str, **more: Any) -> click.Option:
-    return click.Option(
-        spellings,
-        expose_value=False,
-        callback=_keep,
-        allow_from_autoenv=False,
-        **more,
-    )
+    return [
+        option("--config", metavar="FILE", is_eager=True,
+            help="Read this file, not wbengine.toml and that of the user ($WBENGINE_CONFIG)."),
+        *(
+            option(*found.spellings, name, help=found.schema["description"], **found.option)
+            for name, found in SETTINGS.items() if found.spellings
+        ),
+        option("-v", "--verbose", count=True, default=None, help="Log more (-vv: all)."),
+    ]  # fmt: skip
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -216,57 +219,3 @@ def _refused(option: click.Option, value: Any) -> str:
         return ""
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return "" if is_plain else "a text or a number"
-
-
-def _key_and_value(text: str) -> tuple[str, Any]:
-    """Of `KEY=VALUE`, where the value is JSON if it can be."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
-def _label(text: str) -> str:
-    if not _names.is_label(text):
-        raise ValueError(f"{text!r} is not 1 to 120 of A-Z a-z 0-9 _ . -")
-    return text
-
-
-_COMMON: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
-    (("--config",), {"metavar": "FILE", "is_eager": True,
-        "help": "Read this file, not wbengine.toml and that of the user ($WBENGINE_CONFIG)."}),
-    (("-b", "--broker", "--url", "url"), {"metavar": "URL",
-        "help": "The broker (default: a folder of this user)."}),
-    (("-x", "--exchange"), {"type": params.Parsed("NAME", _label),
-        "help": "The exchange that engines and workers meet at ('default')."}),
-    (("--transport",), {"metavar": "NAME", "help": "kombu transport, such as filesystem."}),
-    (("--transport-option", "transport_options"), {
-        "type": params.Parsed("K=V", _key_and_value), "multiple": True,
-        "help": "Option of the transport (repeatable)."}),
-    (("--ledger",), {"metavar": "URL", "help": "The ledger of the workers (the broker's own)."}),
-    (("--keys", "keys"), {"metavar": "FILE",
-        "help": "The keys that messages are signed with ($WBENGINE_KEYS; see `wbengine keys`)."}),
-    (("--persistence",), {"metavar": "URL",
-        "help": "The store of flows: sqlite:////var/lib/flows.db (a folder of this user)."}),
-    (("--board",), {"metavar": "URL",
-        "help": "The job board of submitted flows: redis://queues/0 (that in the store)."}),
-    (("-I", "--include"), {"metavar": "MODULE", "multiple": True,
-        "help": "Import this module first (repeatable)."}),
-    (("--flows",), {"metavar": "MODULE[:NAME]", "multiple": True,
-        "help": "Make flows of records by what is in this module, or by this function, only"
-        " (repeatable; without it: by all but what is Python's or in an installed package)."}),
-    (("--timeout",), {"type": click.FloatRange(0, 86400, min_open=True), "metavar": "S",
-        "help": "Seconds that a broker, store or worker has to answer (5)."}),
-    (("--json/--no-json", "json"), {"default": None, "help": "Print JSON instead of tables."}),
-    (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "flag_value": True,
-        "help": "Say nothing but results and errors."}),
-    (("-v", "--verbose", "verbose"), {"count": True, "default": None,
-        "help": "Log more (-vv: all)."}),
-    (("--log-level",), {"type": click.Choice(LEVELS), "help": "Least level logged ('warning')."}),
-    (("--log-format",), {"type": click.Choice(("text", "json")), "help": "Form of the log."}),
-    (("--color",), {"type": click.Choice(("auto", "always", "never")),
-        "help": "Colour (auto: on a terminal; $NO_COLOR and $FORCE_COLOR count)."}),
-)  # fmt: skip

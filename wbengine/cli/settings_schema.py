@@ -1,103 +1,142 @@
-"""What may be set: one JSON Schema for files, errors, documentation and editors."""
+"""What may be set, each setting once: for options, files, errors, documentation and editors."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-__all__ = ["DEFAULTS", "LEVELS", "SCHEMA", "SECRETS", "VARIABLES"]
+import click
 
-LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+from wbengine import _names
+from wbengine.cli import params
+
+__all__ = ["DEFAULTS", "SCHEMA", "SECRETS", "SETTINGS", "VARIABLES", "Setting"]
 
 
-def _text(description: str) -> dict[str, Any]:
+class Setting(NamedTuple):
+    """The JSON Schema of its values, whose description is the help of its option, too; how that is
+    written, if there is one; and what click is told of it.
+    """
+
+    schema: Mapping[str, Any]
+    spellings: tuple[str, ...] = ()
+    option: Mapping[str, Any] = {}
+
+
+def _string(description: str) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "description": description}
 
 
-def _texts(description: str) -> dict[str, Any]:
-    items = {"type": "string", "minLength": 1}
-    return {"type": "array", "items": items, "default": [], "description": description}
-
-
-def _flag(description: str) -> dict[str, Any]:
-    return {"type": "boolean", "default": False, "description": description}
-
-
-def _choice(description: str, default: str, *words: str) -> dict[str, Any]:
+def _enum(description: str, default: str, *words: str) -> dict[str, Any]:
     return {"enum": list(words), "default": default, "description": description}
 
 
-_LABEL: Final = {"pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"}
+def _text(metavar: str, *spellings: str, help: str) -> Setting:
+    return Setting(_string(help), spellings, {"metavar": metavar})
+
+
+def _texts(metavar: str, *spellings: str, help: str) -> Setting:
+    items = {"type": "string", "minLength": 1}
+    schema = {"type": "array", "items": items, "default": [], "description": help}
+    return Setting(schema, spellings, {"metavar": metavar, "multiple": True})
+
+
+def _flag(*spellings: str, help: str, **option: Any) -> Setting:
+    schema = {"type": "boolean", "default": False, "description": help}
+    return Setting(schema, spellings, {"default": None, **option})
+
+
+def _choice(spelling: str, default: str, *words: str, help: str) -> Setting:
+    return Setting(_enum(help, default, *words), (spelling,), {"type": click.Choice(words)})
+
+
+def _key_and_value(text: str) -> tuple[str, Any]:
+    """Of `KEY=VALUE`, where the value is JSON if it can be."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _label(text: str) -> str:
+    if not _names.is_label(text):
+        raise ValueError(f"{text!r} is not 1 to 120 of A-Z a-z 0-9 _ . -")
+    return text
+
 
 _SCHEDULE: Final = {
     "type": "object",
     "properties": {
-        "factory": _text("what makes the flow: module:function"),
-        "cron": _text("five fields, such as '30 2 * * MON-FRI'"),
+        "factory": _string("what makes the flow: module:function"),
+        "cron": _string("five fields, such as '30 2 * * MON-FRI'"),
         "every": {"type": ["integer", "string"], "description": "an interval: seconds, or '5m'"},
-        "time_zone": _text("of cron, such as Europe/Berlin; without one, UTC"),
+        "time_zone": _string("of cron, such as Europe/Berlin; without one, UTC"),
         "jitter": {
             "type": ["number", "string"],
             "minimum": 0,
             "description": "up to so much later: seconds, or '1m'",
         },
-        "catch_up": _choice("of ticks that were missed", "one", "skip", "one", "all"),
-        "overlap": _choice(
-            "while the flow before runs", "skip", "skip", "queue", "cancel", "allow"
-        ),
+        "catch_up": _enum("of ticks that were missed", "one", "skip", "one", "all"),
+        "overlap": _enum("while the flow before runs", "skip", "skip", "queue", "cancel", "allow"),
         "inputs": {"type": "object", "description": "values that are there from the start"},
         "tags": {"type": "object", "description": "to find its flows by"},
-        "priority": _text("VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW"),
+        "priority": _string("VERY_HIGH, HIGH, NORMAL, LOW or VERY_LOW"),
     },
     "required": ["factory"],
     "additionalProperties": False,
 }
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    "url": _text("URL", "-b", "--broker", "--url",
+        help="The broker (default: a folder of this user)."),
+    "exchange": Setting(
+        {**_string("The exchange that engines and workers meet at ('default')."),
+         "default": "default", "pattern": r"^(?!\.{1,2}$)[A-Za-z0-9_.-]{1,120}$"},
+        ("-x", "--exchange"), {"type": params.Parsed("NAME", _label)}),
+    "transport": _text("NAME", "--transport", help="kombu transport, such as filesystem."),
+    "transport_options": Setting(
+        {"type": "object", "default": {}, "description": "Option of the transport (repeatable)."},
+        ("--transport-option",),
+        {"type": params.Parsed("K=V", _key_and_value), "multiple": True}),
+    "ledger": _text("URL", "--ledger", help="The ledger of the workers (the broker's own)."),
+    "keys": _text("FILE", "--keys",
+        help="The file of the keys that messages are signed with, or 'none' ($WBENGINE_KEYS; see"
+        " `wbengine keys`)."),
+    "persistence": _text("URL", "--persistence",
+        help="The store of flows: sqlite:////var/lib/flows.db (a folder of this user)."),
+    "board": _text("URL", "--board",
+        help="The job board of submitted flows: redis://queues/0 (that in the store)."),
+    "include": _texts("MODULE", "-I", "--include", help="Import this module first (repeatable)."),
+    "flows": _texts("MODULE[:NAME]", "--flows",
+        help="Make flows of records by what is in this module, or by this function, only"
+        " (repeatable; without it: by all but what is Python's or in an installed package)."),
+    "timeout": Setting(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 86400, "default": 5.0,
+         "description": "Seconds that a broker, store or worker has to answer (5)."},
+        ("--timeout",), {"type": click.FloatRange(0, 86400, min_open=True), "metavar": "S"}),
+    "json": _flag("--json/--no-json", help="Print JSON instead of tables."),
+    "color": _choice("--color", "auto", "auto", "always", "never",
+        help="Colour (auto: on a terminal; $NO_COLOR and $FORCE_COLOR count)."),
+    "quiet": _flag("-q", "--quiet", is_flag=True, flag_value=True,
+        help="Say nothing but results and errors."),
+    "log_level": _choice("--log-level", "warning", "debug", "info", "warning", "error", "critical",
+        help="Least level logged ('warning')."),
+    "log_format": _choice("--log-format", "text", "text", "json", help="Form of the log."),
+    "schedules": Setting(
+        {"type": "object", "default": {}, "additionalProperties": _SCHEDULE,
+         "description": "schedules by name, which `wbengine serve` keeps when it begins"}),
+}  # fmt: skip
 
 SCHEMA: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "wbengine.toml, or [tool.wbengine] of pyproject.toml",
     "description": "Besides these, a table for each command holds defaults of its own options.",
     "type": "object",
-    "properties": {
-        "url": _text("the broker; without one, a folder of this user"),
-        "exchange": {
-            **_text("the exchange that engines and workers meet at"),
-            **_LABEL,
-            "default": "default",
-        },
-        "transport": _text("kombu transport, such as filesystem or memory"),
-        "transport_options": {
-            "type": "object",
-            "default": {},
-            "description": "options of the transport",
-        },
-        "ledger": _text("the ledger of the workers; without one, that of the broker"),
-        "keys": _text("the file of the keys that messages are signed with; 'none': they are not"),
-        "persistence": _text("the store of flows; without one, a folder of this user"),
-        "board": _text("the job board of submitted flows; without one, that in the store"),
-        "include": _texts("modules that are imported first"),
-        "flows": _texts(
-            "modules, or functions as 'module:name', that may make the flows of records; without"
-            " any, all that is neither Python's own nor an installed package's"
-        ),
-        "timeout": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": 86400,
-            "default": 5.0,
-            "description": "seconds that a broker, a store or a worker has to answer",
-        },
-        "json": _flag("print JSON instead of tables"),
-        "color": _choice("whether to colour", "auto", "auto", "always", "never"),
-        "quiet": _flag("say nothing but results and errors"),
-        "log_level": _choice("least level that is logged", "warning", *LEVELS),
-        "log_format": _choice("how lines of the log are written", "text", "text", "json"),
-        "schedules": {
-            "type": "object",
-            "default": {},
-            "description": "schedules by name, which `wbengine serve` keeps when it begins",
-            "additionalProperties": _SCHEDULE,
-        },
-    },
+    "properties": {name: found.schema for name, found in SETTINGS.items()},
 }
 
 #: What holds where nobody says anything.
