@@ -50,7 +50,8 @@ MODULES = _MODULES.split()
 #: Those (with all below them) that have no twin.
 _MISSING = """
 contrib engines.action_engine persistence.backends.impl_zookeeper
-persistence.backends.sqlalchemy test utils.kazoo_utils
+persistence.backends.sqlalchemy test utils.banner utils.eventlet_utils utils.iter_utils
+utils.kazoo_utils utils.kombu_utils utils.redis_utils utils.schema_utils
 """
 MISSING = _MISSING.split()
 
