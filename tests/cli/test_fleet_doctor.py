@@ -16,7 +16,6 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import kombu
 import pytest
 
 from tests.cli.conftest import Answer, Command
@@ -152,29 +151,6 @@ def test_a_user_who_may_not_configure(
         server.ask("DELETE", "users", "small")
     left = rabbitmq_url.left()
     assert left == [], left
-
-
-def test_queues_of_an_older_worker_for_celery(
-    wbengine: Command, rabbitmq_url: Any, tmp_path: Path
-) -> None:
-    """Each is named, with the command that removes it."""
-    ledger = f"dir://{tmp_path}/ledger"
-    doctor = "doctor", "--url", rabbitmq_url, "--ledger", ledger, "--json"
-    named = *doctor, "--celery-queue", "celery", "--celery-queue", "or ders"
-    vhost = rabbitmq_url.rpartition("/")[2]
-    with worker_in_thread(rabbitmq_url, tasks, ledger=ledger):
-        with kombu.Connection(str(rabbitmq_url)) as connection:
-            channel = connection.default_channel
-            for queue in ("celery", "or ders"):
-                channel.queue_declare(f"{queue}.wbengine.begun", durable=True, auto_delete=False)
-            assert "'celery.wbengine.begun'" in one(wbengine(*doctor))["text"]
-            for found in wrong(wbengine(*named)):
-                assert found["check"] == "queues of Celery"
-                words = shlex.split(found["fix"])
-                assert words[:4] == ["rabbitmqctl", "delete_queue", "-p", vhost]
-                channel.queue_delete(words[4])
-        assert wrong(wbengine(*named)) == []
-    assert rabbitmq_url.left() == []
 
 
 def test_store_that_is_not_there_is_told_and_not_made(

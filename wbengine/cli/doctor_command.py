@@ -68,13 +68,8 @@ def _tell_unset(error: errors.Failed, as_json: bool) -> NoReturn:
 )
 @click.option("--min-workers", type=click.IntRange(0, 100_000), default=0, metavar="N",
     show_default=True, help="So many have to answer.")  # fmt: skip
-@click.option("--celery-queue", multiple=True, default=["celery"], metavar="Q", show_default=True,
-    help="A queue of Celery's that workers take from: is anything left of earlier versions? May be"
-    " repeated.")  # fmt: skip
 @options.strict("Take it for wrong, too, if there are")
-def command(
-    context: contexts.Context, min_workers: int, celery_queue: tuple[str, ...], strict: bool
-) -> int:
+def command(context: contexts.Context, min_workers: int, strict: bool) -> int:
     from wbengine.diagnosis import findings
 
     settings = context.settings
@@ -88,7 +83,6 @@ def command(
         persistence=settings.store,
         board=settings.board,
         timeout=settings.timeout,
-        celery_queues=celery_queue,
     )
     return _report(context.printer, _all(context, place, min_workers, strict))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -31,9 +30,6 @@ _ANSWER: Final = 5.0
 
 #: Bytes that are to be free where messages are files.
 _LEAST_FREE: Final = 100 * 1024 * 1024
-
-#: Where workers noted once what has begun of a queue of Celery's.
-_BEGUN: Final = "{}.wbengine.begun"
 
 #: Seconds in which a broker says that it takes no messages now.
 _BLOCKED: Final = 1.0
@@ -144,7 +140,6 @@ def _look_at_rabbitmq(place: Place) -> Iterator[Finding]:
             )
             return
         yield from _permissions(connection, place)
-        yield from _left_of_celery(connection, place.celery_queues)
     finally:
         connecting.release(connection)
 
@@ -197,20 +192,6 @@ def _permissions(connection: kombu.Connection, place: Place) -> Iterator[Finding
         yield bad("permissions", f"the user may not {refused[0]}", _grant(connection, exchange))
     else:
         yield good("permissions", "the user may configure, write and read what it has to")
-
-
-def _left_of_celery(connection: kombu.Connection, queues: Iterable[str]) -> Iterator[Finding]:
-    """Queues that workers used which served Celery's clients before they hosted its own worker."""
-    vhost = connection.virtual_host or "/"
-    for name in map(_BEGUN.format, queues):
-        with contextlib.suppress(*connection.channel_errors), connection.channel() as channel:
-            left = channel.queue_declare(name, passive=True)
-            yield bad(
-                "queues of Celery",
-                f"queue {name!r} is of no use any more: an earlier version noted in it which tasks"
-                f" had begun ({left.message_count} were not ended)",
-                shlex.join(["rabbitmqctl", "delete_queue", "-p", vhost, name]),
-            )
 
 
 def _declare(channel: Any, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -42,10 +42,7 @@ def note(check: str, text: str, fix: str | None = None) -> Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where engines and workers meet, and where flows and jobs are kept; `timeout` in seconds.
-
-    `celery_queues`: from which workers took the messages of Celery's clients.
-    """
+    """Where engines and workers meet, and where flows and jobs are kept; `timeout` in seconds."""
 
     exchange: str = "default"
     url: str | None = None
@@ -56,7 +53,6 @@ class Place:
     persistence: str | None = None
     board: str | None = None
     timeout: float = 5.0
-    celery_queues: Sequence[str] = ()
 
     @cached_property
     def target(self) -> transports.Target:
