@@ -15,6 +15,7 @@ from tests.celery import peers
 from tests.celery.peers import NAME
 from tests.support.brokers import Brokers, Place
 from tests.support.workers import WorkerProcess
+from wbengine.interop.celery import reconnecting
 
 #: Starts a worker of ours; it is gone afterwards.
 Ours = Callable[..., contextlib.AbstractContextManager[WorkerProcess]]
@@ -146,6 +147,22 @@ def store(broker_servers: Brokers) -> Iterator[Place]:
     """A Redis for results, of the test's own."""
     with broker_servers["redis"].place() as place:
         yield place
+
+
+#: (broker, results, pool) of workers of Celery's, for flows.
+SIDES = [("redis", "redis", "threads"), ("rabbitmq", "rpc", "processes")]
+
+
+@pytest.fixture(params=SIDES, ids="-".join)
+def side(beds: Beds, request: pytest.FixtureRequest) -> Bed:
+    return beds.get("celery", *request.param)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    """What flows keep open to Celery's brokers."""
+    yield
+    reconnecting.close_all()
 
 
 @pytest.fixture

@@ -99,21 +99,21 @@ class Flower(Peer):
         with socket.socket(socket.AF_UNIX) as asked:
             return not asked.connect_ex(str(self._where))
 
-    def ask(self, path: str, method: str = "GET") -> Any:
+    def ask(self, path: str) -> Any:
         """What its API says, such as of '/api/workers'.
 
         :raises AssertionError: it does not answer with 200.
         """
-        return json.loads(self.page(path, method))
+        return json.loads(self.page(path))
 
-    def page(self, path: str, method: str = "GET") -> str:
+    def page(self, path: str) -> str:
         """One of its pages, such as '/tasks'.
 
         :raises AssertionError: it does not answer with 200.
         """
         asked = _OverUnix(self._where)
         with contextlib.closing(asked):
-            asked.request(method, path)
+            asked.request("GET", path)
             answer = asked.getresponse()
             said = answer.read()
         assert answer.status == 200, (path, answer.status, said)
@@ -196,13 +196,6 @@ class Celery:
             yield peer
         finally:
             peer.kill()
-
-    def run(self, url: str, *arguments: str, timeout: float = 60.0, **conf: Any) -> tuple[int, str]:
-        """The exit code of a command, and what it wrote."""
-        with self.command(url, *arguments, **conf) as peer:
-            code = peer.wait(timeout)
-            assert code is not None, peer.text
-            return code, peer.text
 
     @contextlib.contextmanager
     def flower(self, url: str, *arguments: str, **conf: Any) -> Iterator[Flower]:

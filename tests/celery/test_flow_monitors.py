@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.celery import peers
 from tests.celery.conftest import Bed
 from tests.celery.flows import id_of
 from tests.support.workers import until
 from wbengine import engines
-from wbengine.interop.celery import CeleryTask, reconnecting
+from wbengine.interop.celery import CeleryTask
 from wbengine.patterns import unordered_flow
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    reconnecting.close_all()
 
 
 def test_flower_shows_the_flow_of_a_task(own: Bed, celery: peers.Celery) -> None:

@@ -16,28 +16,13 @@ from tests.celery.flows import LINE, WIDE, asks, begun, id_of
 from tests.celery.peers import NAME
 from tests.support.workers import until
 from wbengine import engines, exceptions, retry, states
-from wbengine.interop.celery import reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.types import failure as ft
-
-SIDES = [("redis", "redis", "threads"), ("rabbitmq", "rpc", "processes")]
-
-
-@pytest.fixture(params=SIDES, ids="-".join)
-def side(request: pytest.FixtureRequest, beds: Beds) -> Bed:
-    broker, results, pool = request.param
-    return beds.get("celery", broker, results, pool)
 
 
 @pytest.fixture
 def prefork(beds: Beds) -> Bed:
     return beds.get("celery", "rabbitmq", "rpc", "processes")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Any:
-    yield
-    reconnecting.close_all()
 
 
 def failed(*made: CeleryTask, **store: Any) -> Any:

@@ -13,32 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.celery.conftest import Bed, Beds
-from tests.celery.flows import LINE, WIDE, asks, begun
+from tests.celery.conftest import SIDES, Bed, Beds
+from tests.celery.flows import LINE, WIDE, asks, begun, id_of
 from tests.celery.peers import noted
 from tests.support import cancelled_tasks
 from tests.support.workers import until, worker_in_thread
-from wbengine import engines, invocation, states, task
-from wbengine.interop.celery import reconnecting
+from wbengine import engines, states, task
 
-#: (broker, results, pool) of Celery's workers.
-SIDES = [
-    ("redis", "redis", "threads"),
-    ("rabbitmq", "rpc", "processes"),
-]
 ENGINES = ("serial", "threads", "processes", "worker-based")
-
-
-@pytest.fixture(params=SIDES, ids="-".join)
-def side(request: pytest.FixtureRequest, beds: Beds) -> Bed:
-    broker, results, pool = request.param
-    return beds.get("celery", broker, results, pool)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    reconnecting.close_all()
 
 
 @contextlib.contextmanager
@@ -140,7 +122,7 @@ def test_a_failure_revokes_what_is_pending(
             with pytest.raises(ValueError, match="no such luck"):
                 run.result()
         assert log == ["ours"] and engine.storage.get_flow_state() == states.REVERTED
-        ids = [_id_of(engine, f"t{n}") for n in range(40)]
+        ids = [id_of(engine, f"t{n}") for n in range(40)]
         assert begun(path) == []
         until(lambda: {side.call("state", name) for name in ids} == {"REVOKED"})
         gate.touch()
@@ -154,8 +136,3 @@ def task_free(log: list[str]) -> Undone:
     made = Undone("ours")
     made.local = True
     return made
-
-
-def _id_of(engine: Any, name: str) -> str:
-    record = engine.storage.record(name)
-    return invocation.request_id(record.uuid, "execute", 1)

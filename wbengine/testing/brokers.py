@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable
 
+from wbengine.concurrency import timers
 from wbengine.testing import faults
 from wbengine.transports import memory
 
@@ -28,7 +29,7 @@ class Broker:
         self._broker = memory.MemoryBroker(self.exchange)
         self._passing = threading.local()
         self._gate = faults.Gate(self._let_in)
-        self._timers: list[threading.Timer] = []
+        self._timers: list[timers.Timer] = []
         #: What kills workers, as their `observer`.
         self.saboteur = faults.Saboteur()
         self._broker.hub.gate = self._pass
@@ -70,10 +71,7 @@ class Broker:
             raise ValueError(f"seconds is {seconds!r}: it must be a number from 0")
 
         def act(again: Callable[[], None]) -> bool:
-            timer = threading.Timer(seconds, again)
-            timer.daemon = True
-            self._timers.append(timer)
-            timer.start()
+            self._timers.append(timers.of_process().after(seconds, again))
             return True
 
         return self._gate.add(faults.Fault(f"delay {kind}", times), kind, atom, state, act)
@@ -93,7 +91,7 @@ class Broker:
         self.saboteur.release()
         self._broker.hub.gate = None
         for timer in self._timers:
-            timer.cancel()
+            timers.of_process().cancel(timer)
         self._broker.close()
 
     def _pass(self, queue: str, priority: int, data: bytes) -> bool:
