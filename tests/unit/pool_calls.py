@@ -1,10 +1,12 @@
-"""What runs in the pools of tests; importing it costs their children next to nothing."""
+"""What runs in the pools of tests, and what is told of it; importing it costs their children next
+to nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import pathlib
+import queue
 import signal
 import socket
 import sys
@@ -15,13 +17,42 @@ from typing import Any
 
 from wbengine import exceptions
 from wbengine.concurrency import event_loop
+from wbengine.types import failure as ft
 
 WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
 
 
-def quick(emit: Any) -> int:
-    return os.getpid()
+class Box:
+    """Collects what `done` and `on_event` are told."""
+
+    def __init__(self) -> None:
+        self.done = queue.SimpleQueue[Any]()
+        self.events = queue.SimpleQueue[Any]()
+        self.log: list[Any] = []
+
+    def __call__(self, value: Any) -> None:
+        self.log.append(("done", value))
+        self.done.put(value)
+
+    def event(self, event_type: str, details: dict[str, Any]) -> None:
+        self.log.append((event_type, details))
+        self.events.put((event_type, details))
+
+    def get(self) -> Any:
+        return self.done.get(timeout=WAIT)
+
+    def failure(self, *kinds: type[BaseException]) -> ft.Failure:
+        value = self.get()
+        assert isinstance(value, ft.Failure) and (not kinds or value.check(*kinds)), value
+        return value
+
+    def begun(self) -> int:
+        """The process in which a call began."""
+        name, details = self.events.get(timeout=WAIT)
+        assert name == "begun"
+        pid: int = details["pid"]
+        return pid
 
 
 def switch_often(emit: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import queue
 import re
 import signal
 import sys
@@ -19,6 +18,8 @@ import pytest
 
 from tests.support.waiting import until
 from tests.unit.pool_calls import (
+    WAIT,
+    Box,
     accept,
     asleep,
     blocked,
@@ -30,19 +31,18 @@ from tests.unit.pool_calls import (
     keep,
     meet,
     obedient,
-    quick,
     sleeps_in_loop,
     spin,
     stopped,
     stubborn,
     switch_often,
+    whoami,
 )
 from wbengine import exceptions, limits, pools
 from wbengine.concurrency import event_loop, interrupts, process_pool, timers
 from wbengine.concurrency import pools as thread_pools
 from wbengine.types import failure as ft
 
-WAIT = 60.0
 SOFT = exceptions.SoftTimeLimitExceeded
 HARD = exceptions.TimeLimitExceeded
 MIB = 2**20
@@ -63,34 +63,6 @@ def closed_door() -> threading.Lock:
     return door
 
 
-class Box:
-    """Collects what `done` and `on_event` are told."""
-
-    def __init__(self) -> None:
-        self.done = queue.SimpleQueue[Any]()
-        self.events = queue.SimpleQueue[Any]()
-
-    def __call__(self, value: Any) -> None:
-        self.done.put(value)
-
-    def event(self, event_type: str, details: dict[str, Any]) -> None:
-        self.events.put((event_type, details))
-
-    def get(self) -> Any:
-        return self.done.get(timeout=WAIT)
-
-    def failure(self, kind: type[BaseException]) -> str:
-        value = self.get()
-        assert isinstance(value, ft.Failure) and value.check(kind), value
-        return value.exception_str
-
-    def begun(self) -> int:
-        name, details = self.events.get(timeout=WAIT)
-        assert name == "begun"
-        pid: int = details["pid"]
-        return pid
-
-
 def limit(soft: float | None, hard: float | None = None) -> limits.TimeLimit:
     return limits.TimeLimit(soft, hard)
 
@@ -102,7 +74,7 @@ def pool(request: pytest.FixtureRequest) -> Any:
             yield made
     elif request.param == "processes":
         with pools.ProcessPool(1) as made:
-            submit(made, quick)  # a child's first call takes longer
+            submit(made, whoami)  # a child's first call takes longer
             yield made
     elif request.param == "solo":
         solo = pools.SoloPool()
@@ -135,9 +107,9 @@ def test_call_with_limits_that_are_no_numbers_fails_and_leaves_its_slot(
     pool: Any, odd: Any
 ) -> None:
     box, after = Box(), Box()
-    pool.submit(quick, (), box, box.event, limits.TimeLimit(*odd))
-    pool.submit(quick, (), after, after.event, limit(WAIT))
-    assert "str" in box.failure(TypeError)
+    pool.submit(whoami, (), box, box.event, limits.TimeLimit(*odd))
+    pool.submit(whoami, (), after, after.event, limit(WAIT))
+    assert "str" in box.failure(TypeError).exception_str
     assert not isinstance(after.done.get(timeout=WAIT), ft.Failure)
 
 
@@ -145,7 +117,7 @@ def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
     box = Box()
     pool.submit(clean_up, (), box, box.event, limit(0.05, WAIT))
     pool.submit(spin, (), box, None, limit(0.01))
-    pool.submit(quick, (), box, None, limit(WAIT))
+    pool.submit(whoami, (), box, None, limit(WAIT))
     assert box.get() == "clean"
     assert [box.events.get(timeout=WAIT)[0] for _ in range(2)] == ["begun", "cleaning"]
     box.failure(SOFT)
@@ -155,8 +127,9 @@ def test_the_soft_limit_is_raised_in_the_call(pool: Any) -> None:
 def test_the_hard_limit_ends_the_call_and_gives_the_slot_back(pool: Any) -> None:
     box = Box()
     pool.submit(stubborn, (), box, None, limit(0.3, 0.4), name="t")
-    pool.submit(quick, (), box)
-    assert "task 't' did not end within its hard limit of 0.4 s" in box.failure(HARD)
+    pool.submit(whoami, (), box)
+    told = box.failure(HARD).exception_str
+    assert "task 't' did not end within its hard limit of 0.4 s" in told
     assert isinstance(box.get(), int)
 
 
@@ -172,7 +145,7 @@ def test_a_coroutine_is_interrupted_where_it_waits(
     box.failure(SOFT)
     pool.submit(sleeps_in_loop, (True,), box, None, limit(None, 0.5))
     box.failure(HARD)
-    pool.submit(quick, (), box)
+    pool.submit(whoami, (), box)
     assert isinstance(box.get(), int)
     assert getattr(pool, "lost", 0) == before
     event_loop.stop_all()
@@ -190,17 +163,18 @@ def test_the_deadline_is_told(pool: Any) -> None:
 def test_cancelling_what_runs_and_what_waits(pool: Any) -> None:
     box, waiting = Box(), Box()
     first = pool.submit(obedient, (), box, box.event)
-    second = pool.submit(quick, (), waiting, name="w")
+    second = pool.submit(whoami, (), waiting, name="w")
     box.begun()
     for _ in range(2):
         second.cancel(0.0)
         first.cancel()
-    assert "task 'w' was cancelled before it started" in waiting.failure(exceptions.Cancelled)
+    told = waiting.failure(exceptions.Cancelled).exception_str
+    assert "task 'w' was cancelled before it started" in told
     assert box.get() == "obeyed"
     pool.submit(is_cancelled, (), box)
     assert box.get() is False
     first.cancel(0.0)  # it is over
-    assert isinstance(submit(pool, quick), int)
+    assert isinstance(submit(pool, whoami), int)
     assert waiting.done.empty() and box.done.empty()
 
 
@@ -214,7 +188,7 @@ def test_what_was_withdrawn_cannot_be_cancelled_nor_the_other_way_round(pool: An
     box, other = Box(), Box()
     first = pool.submit(obedient, (), box, box.event)
     box.begun()
-    tickets = [pool.submit(quick, (), other) for _ in range(3)]
+    tickets = [pool.submit(whoami, (), other) for _ in range(3)]
     tickets[1].cancel()
     assert pool.withdraw() == [tickets[0], tickets[2]]
     tickets[0].cancel()
@@ -227,7 +201,7 @@ def test_what_was_withdrawn_cannot_be_cancelled_nor_the_other_way_round(pool: An
 
 def test_a_limit_of_nothing_is_none(pool: Any) -> None:
     box = Box()
-    assert pool.submit(quick, (), box, None, limit(None)).limit is limits.UNLIMITED
+    assert pool.submit(whoami, (), box, None, limit(None)).limit is limits.UNLIMITED
     box.get()
 
 
@@ -244,7 +218,7 @@ def test_a_lost_thread_is_named_and_counted_and_replaced(
     serving = threading.Thread(target=getattr(pool, "serve", int), daemon=True)
     serving.start()
     pool.submit(blocked, (door,), box, box.event, limit(None, 0.2))
-    pool.submit(quick, (), box)
+    pool.submit(whoami, (), box)
     box.begun()
     box.failure(HARD)
     assert box.get() == os.getpid()
@@ -264,7 +238,7 @@ def test_stopping_waits_for_the_thread_that_took_the_place_of_a_lost_one() -> No
     pool = pools.ThreadPool(1)
     pool.submit(blocked, (door,), box, None, limit(None, 0.1))
     for _ in range(3):
-        pool.submit(quick, (), box)
+        pool.submit(whoami, (), box)
     pool.stop()
     assert box.done.qsize() == 4
     door.release()
@@ -317,12 +291,12 @@ def test_only_the_child_that_is_stuck_is_killed(processes: Any) -> None:
     ticket = processes.submit(obedient, (), other, other.event)
     pid = other.begun()
     for fn in (stopped, stubborn, spin):
-        box, victim = Box(), submit(processes, quick)
+        box, victim = Box(), submit(processes, whoami)
         processes.submit(fn, (), box, None, limit(None, 0.2), name="stuck")
-        text = box.failure(HARD)
+        text = box.failure(HARD).exception_str
         assert "task 'stuck' did not end within its hard limit of 0.2 s" in text
         assert f"its process {victim} was killed" in text
-        assert submit(processes, quick) not in (victim, pid)
+        assert submit(processes, whoami) not in (victim, pid)
     ticket.cancel()
     assert other.get() == "obeyed"
     assert pid in serving(processes)
@@ -340,14 +314,14 @@ def test_calls_that_end_about_when_their_limit_does() -> None:
     """In a child: the exception is raised in that call, or nowhere, and the child lives on."""
     count, told = int(os.environ.get("WBENGINE_TEST_ALARMS", "600")), Box()
     with pools.ProcessPool(1) as pool:
-        pid = submit(pool, quick)
+        pid = submit(pool, whoami)
         assert submit(pool, switch_often) is None
         for number in range(count):
             soft = 0.0002 + number % 40 * 0.0004
             pool.submit(busy, (0.001,), told, None, limit(soft))
             pool.submit(busy, (0.0,), told)
         found = [told.get() for _ in range(2 * count)]
-        assert submit(pool, quick) == pid
+        assert submit(pool, whoami) == pid
     assert found[1::2] == ["ended"] * count
     ended = sum(value == "ended" for value in found[::2])
     assert ended + sum(isinstance(v, ft.Failure) and bool(v.check(SOFT)) for v in found) == count
@@ -361,9 +335,9 @@ def test_a_cancelled_child_is_killed_after_the_grace(processes: Any) -> None:
     ticket = processes.submit(stubborn, (), box, box.event, name="deaf")
     victim = box.begun()
     ticket.cancel(0.05)
-    text = box.failure(exceptions.Cancelled)
+    text = box.failure(exceptions.Cancelled).exception_str
     assert "task 'deaf' was cancelled, and did not end" in text and str(victim) in text
-    assert submit(processes, quick) not in (pid, victim)
+    assert submit(processes, whoami) not in (pid, victim)
     innocent.cancel(WAIT)
     assert other.get() == "obeyed"
     assert pid in serving(processes)
@@ -385,7 +359,7 @@ def test_a_child_that_reads_nothing_holds_up_nobody_who_cancels() -> None:
     """It is stopped while a large call is on its way to it; the hard limit ends it all the same."""
     box, hard = Box(), limits.TimeLimit(hard=1.0)
     with pools.ProcessPool(1) as pool:
-        pid, before = submit(pool, quick), len(timers.of_process())
+        pid, before = submit(pool, whoami), len(timers.of_process())
         os.kill(pid, signal.SIGSTOP)
         call = pool.submit(accept, (b"x" * 64 * MIB,), box, limit=hard)
         until(lambda: len(timers.of_process()) > before)
@@ -402,7 +376,7 @@ def test_a_child_that_reads_nothing_holds_up_nobody_who_cancels() -> None:
 
 def test_a_child_makes_no_more_calls_than_it_may() -> None:
     with pools.ProcessPool(1, max_calls=3) as pool:
-        pids = [submit(pool, quick) for _ in range(9)]
+        pids = [submit(pool, whoami) for _ in range(9)]
     assert [len(set(pids[at : at + 3])) for at in (0, 3, 6)] == [1, 1, 1]
     assert len(set(pids)) == 3
 
@@ -415,11 +389,11 @@ def test_a_child_that_takes_too_much_memory_is_killed_alone() -> None:
         pid = other.begun()
         pool.submit(eat, (300 * MIB,), box, box.event, name="greedy")
         victim = box.begun()
-        text = box.failure(MemoryError)
+        text = box.failure(MemoryError).exception_str
         innocent.cancel()
         assert re.match(rf"process {victim} had [1-9]\d\d,\d+,\d+ bytes", text), text
         assert f"when it ran task 'greedy', of {most:,} allowed" in text
-        assert submit(pool, quick) != victim
+        assert submit(pool, whoami) != victim
         assert other.get() == "obeyed" and pid in serving(pool)
 
 
@@ -430,7 +404,7 @@ def test_call_keeps_no_timer_of_looks_at_its_memory_that_were_taken() -> None:
         return sum(isinstance(each, timers.Timer) for each in gc.get_objects())
 
     with pools.ProcessPool(1, max_memory=10**6 * MIB) as pool:
-        submit(pool, quick)
+        submit(pool, whoami)
         before, most, box = kept(), 0, Box()
         pool.submit(busy, (1.5,), box)
         while box.done.empty():
@@ -444,10 +418,10 @@ def test_a_child_that_keeps_too_much_memory_is_replaced_after_its_call(
 ) -> None:
     monkeypatch.setattr(process_pool, "_MEMORY_PERIOD", 60.0)  # not while it runs
     with pools.ProcessPool(1, max_memory=150 * MIB) as pool:
-        first = submit(pool, quick)
+        first = submit(pool, whoami)
         assert submit(pool, keep, 1 * MIB) == first
         assert submit(pool, keep, 300 * MIB) == first
-        assert submit(pool, quick) != first
+        assert submit(pool, whoami) != first
 
 
 @pytest.mark.parametrize("options", [{"max_calls": 0}, {"max_memory": -1}, {"max_calls": True}])
@@ -460,10 +434,10 @@ def test_a_kill_reaches_the_child_of_its_call_and_no_later_one() -> None:
     """Limits that end about when their calls do: the next call has the child, or a new one."""
     told = Box()
     with pools.ProcessPool(1) as pool:
-        submit(pool, quick)
+        submit(pool, whoami)
         for number in range(60):
             pool.submit(busy, (0.002,), told, None, limit(None, 0.0015 + number % 20 * 0.0001))
-            pool.submit(quick, (), told)
+            pool.submit(whoami, (), told)
         found = [told.get() for _ in range(120)]
     assert all(isinstance(pid, int) for pid in found[1::2]), found
     for value in found[::2]:
@@ -475,8 +449,8 @@ def test_the_descriptors_of_dead_children_are_given_back() -> None:
         return len(os.listdir("/proc/self/fd"))
 
     with pools.ProcessPool(1, max_calls=1) as pool:
-        submit(pool, quick)
+        submit(pool, whoami)
         before = count()
         for _ in range(5):
-            submit(pool, quick)
+            submit(pool, whoami)
         assert count() <= before + 4

@@ -20,6 +20,8 @@ import pytest
 
 from tests.support import fresh
 from tests.unit.pool_calls import (
+    WAIT,
+    Box,
     Fragile,
     Strange,
     accept,
@@ -55,31 +57,6 @@ from wbengine import exceptions, pools
 from wbengine.concurrency import limits, process_pool
 from wbengine.concurrency.cancellation import Cancellation
 from wbengine.types import failure as ft
-
-WAIT = 60.0
-
-
-class Box:
-    """Collects what `done` and `on_event` are told."""
-
-    def __init__(self) -> None:
-        self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.log: list[Any] = []
-
-    def __call__(self, value: Any) -> None:
-        self.log.append(("done", value))
-        self.done.put(value)
-
-    def event(self, event_type: str, details: dict[str, Any]) -> None:
-        self.log.append((event_type, details))
-
-    def get(self) -> Any:
-        return self.done.get(timeout=WAIT)
-
-    def failure(self) -> ft.Failure:
-        value = self.get()
-        assert isinstance(value, ft.Failure), value
-        return value
 
 
 class Door:
