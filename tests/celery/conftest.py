@@ -158,7 +158,7 @@ def side(beds: Beds, request: pytest.FixtureRequest) -> Bed:
     return beds.get("celery", *request.param)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     """What flows keep open to Celery's brokers."""
     yield

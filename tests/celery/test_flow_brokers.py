@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from wbengine import engines, exceptions
 from wbengine.interop.celery import reconnecting
 from wbengine.interop.celery.task import CeleryTask
 from wbengine.patterns import linear_flow
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    reconnecting.close_all()
 
 
 def wrong(url: Any) -> str:

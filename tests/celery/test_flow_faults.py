@@ -24,12 +24,6 @@ from wbengine.interop.celery.task import CeleryTask
 from wbengine.persistence import backends
 
 
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    reconnecting.close_all()
-
-
 def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> Any:
     flow = WIDE("f")
     for n in range(number):
