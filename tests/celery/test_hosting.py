@@ -162,11 +162,14 @@ def test_worker_suspended_before_it_is_ready_takes_nothing(own: Bed, tmp_path: P
         assert bed.call("wait", task_id)[0]["value"] == 3
 
 
+HERE = "--url", "redis://127.0.0.1:1/0"
+
+
 def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> str:
     """The last line of a worker that ends at once, with these settings of Celery's."""
     (folder / "settings_of_test.py").write_text(settings)
     told = "--celery-queue", "q", "--celery-config", "settings_of_test"
-    told += "--tasks", "tests.support.sample_tasks", "--url", "redis://127.0.0.1:1/0"
+    told += "--tasks", "tests.support.sample_tasks"
     found = subprocess.run(
         workers.command(*told, *words, warnings="default"),
         cwd=workers.REPOSITORY, capture_output=True, text=True, timeout=100,
@@ -195,7 +198,7 @@ def last_words(folder: Path, *words: str, settings: str = "", code: int = 2) -> 
     ],
 )
 def test_wrong_options_are_told(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    assert said in last_words(tmp_path, *words)
+    assert said in last_words(tmp_path, *HERE, *words)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,7 @@ def test_wrong_options_are_told(words: tuple[str, ...], said: str, tmp_path: Pat
     ],
 )
 def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> None:
-    last = last_words(tmp_path, settings=f"{setting} = {value!r}\n")
+    last = last_words(tmp_path, *HERE, settings=f"{setting} = {value!r}\n")
     assert f"error: {setting} {value!r} cannot be used (" in last and "; right is " in last
 
 
@@ -227,24 +230,24 @@ def test_wrong_settings_are_told(setting: str, value: Any, tmp_path: Path) -> No
 def test_wrong_limits_of_settings_are_told(settings: str, said: str, tmp_path: Path) -> None:
     name = "tests.support.sample_tasks.Add"
     first = "--celery-task", f"{name}={name}"  # it is looked at before all others
-    last = last_words(tmp_path, *first, settings=settings.format(name))
+    last = last_words(tmp_path, *HERE, *first, settings=settings.format(name))
     assert said.format(name) in last
 
 
 @pytest.mark.parametrize(
-    ("broker", "said"),
+    ("broker", "code", "said"),
     [
-        (["redis://127.0.0.1:1/3", "redis://127.0.0.1:2"], "127.0.0.1:1/3"),
-        ("rediss://127.0.0.1:1?ssl_check_hostname=perhaps", "ssl_check_hostname"),
+        (["redis://127.0.0.1:1/3", "redis://127.0.0.1:2"], 69, "127.0.0.1:1/3"),
+        ("rediss://127.0.0.1:1?ssl_check_hostname=perhaps", 2, "ssl_check_hostname"),
     ],
 )
-def test_broker_of_settings_is_read(broker: Any, said: str, tmp_path: Path) -> None:
+def test_broker_of_settings_is_read(broker: Any, code: int, said: str, tmp_path: Path) -> None:
     """A list of brokers, and the certificates of one that is the ledger, too."""
-    assert said in last_words(tmp_path, settings=f"broker_url = {broker!r}\n", code=69)
+    assert said in last_words(tmp_path, settings=f"broker_url = {broker!r}\n", code=code)
 
 
 def test_broker_that_is_away_is_told(tmp_path: Path) -> None:
-    last = last_words(tmp_path, code=69)
+    last = last_words(tmp_path, *HERE, code=69)
     assert "the broker of Celery at redis://" in last and "Connection refused" in last
 
 
