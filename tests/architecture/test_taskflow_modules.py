@@ -49,6 +49,7 @@ MODULES = _MODULES.split()
 
 #: Those (with all below them) that have no twin.
 _MISSING = """
+persistence.path_based
 contrib engines.action_engine persistence.backends.impl_zookeeper
 persistence.backends.sqlalchemy test utils.banner utils.eventlet_utils utils.iter_utils
 utils.kazoo_utils utils.kombu_utils utils.redis_utils utils.schema_utils
