@@ -151,28 +151,15 @@ class Context:
             sys.path.append(here)
 
     @contextlib.contextmanager
-    def backend(
-        self,
-        *,
-        upgrade: bool = False,
-        missing_ok: bool = False,
-        patient: bool = False,
-    ) -> Iterator[persistence.Backend]:
-        """The store of flows, opened and looked at.
+    def backend(self, **how: bool) -> Iterator[persistence.Backend]:
+        """The store of flows; `how` it is opened, and what is wrong otherwise, says
+        `stores.opened`.
 
-        :param upgrade: bring an older layout up to date.
-        :param missing_ok: there may be no store yet (`upgrade`: then make it), although one is
-            named.
-        :param patient: later keep on trying for a while, if it cannot be reached.
-        :raises Failed: it is not set as it must be, or cannot be reached or used; something was not
-            found, because nothing was ever kept there.
+        :raises Failed: something was not found, because nothing was ever kept there.
         """
         from wbengine.cli import stores
 
-        opened = stores.opened(
-            self.settings, upgrade=upgrade, missing_ok=missing_ok, patient=patient
-        )
-        with contextlib.closing(opened) as found:
+        with contextlib.closing(stores.opened(self.settings, **how)) as found:
             try:
                 yield found
             except exceptions.NotFound as error:

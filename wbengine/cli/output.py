@@ -18,7 +18,7 @@ from wbengine.cli import errors
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Printer", "say", "say_behind_ctrl_c", "write"]
+__all__ = ["Printer", "is_seen", "say", "say_behind_ctrl_c", "write"]
 
 #: Columns where nobody looks: nothing is cut off, or folded.
 _ENDLESS: Final = 100_000
@@ -61,10 +61,15 @@ def _say(text: str) -> None:
 
 def say_behind_ctrl_c(line: str) -> None:
     """As `say`, on a line of its own: a terminal shows the ^C."""
-    seen = False
-    with contextlib.suppress(ValueError):  # closed
-        seen = sys.stderr.isatty()
-    _say(f"\n{visible(line)}" if seen else visible(line))
+    _say(f"\n{visible(line)}" if is_seen(sys.stderr) else visible(line))
+
+
+def is_seen(stream: Any) -> bool:
+    """Whether somebody looks at it: it is a terminal."""
+    try:
+        return bool(stream.isatty())
+    except ValueError:  # closed
+        return False
 
 
 class Printer:
@@ -209,10 +214,7 @@ class Printer:
     @property
     def is_terminal(self) -> bool:
         """Whether somebody looks at the standard output."""
-        try:
-            return sys.stdout.isatty()
-        except ValueError:  # closed
-            return False
+        return is_seen(sys.stdout)
 
     def can_write(self, text: str) -> bool:
         """Whether the standard output has an encoding for that."""
@@ -241,7 +243,7 @@ class Printer:
         from rich.console import Console
 
         colour = _log_lines.wants_colour(self._color, stream)
-        seen = stream.isatty()
+        seen = is_seen(stream)
         return Console(
             file=stream,
             force_terminal=colour or None,

@@ -116,8 +116,10 @@ class Running:
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[None]:
-        quiet = self.context.settings.quiet
-        if self.progress is False or (self.progress is None and (quiet or not _seen())):
+        wanted = self.progress
+        if wanted is None:
+            wanted = output.is_seen(sys.stderr) and not self.context.settings.quiet
+        if not wanted:
             yield
             return
         from wbengine.listeners import progress
@@ -233,10 +235,3 @@ def engine_options(context: Context, engine: str) -> dict[str, Any]:
     if "url" in known:
         fleets.check(settings, {**options, **given})
     return options
-
-
-def _seen() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except ValueError:
-        return False
