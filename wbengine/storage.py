@@ -544,11 +544,6 @@ class Storage:
         if self.writer.encodes:
             _codec.pack(value, where)
 
-    def clear(self, record: models.AtomDetail) -> None:
-        """Forget the failure of an earlier attempt, because a new one begins."""
-        record.failure = None
-        self._forget_failure(record.name)
-
     def save_retry_failure(
         self, retry_name: str, failed_atom_name: str, failure: ft.Failure
     ) -> None:

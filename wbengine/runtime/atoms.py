@@ -238,8 +238,6 @@ class AtomLifecycle:
         if action == calls.EXECUTE:
             record.state = states.RUNNING
             record.progress_details = None
-            if record.failure is not None:
-                self._storage.clear(record)
         else:
             record.state = states.REVERTING
             record.revert_failure = None

@@ -10,7 +10,6 @@ Pure: no I/O, no clock, no user code.  One thread calls it.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -99,7 +98,7 @@ class Scheduler:
         self._begun: set[int] = set()
         if states and self._deciding_nodes:
             self._begun = recall(plan, self._decisions, self._marks, self._ignored)
-        # What had no room in its turn: a heap of priorities, times -1, and ids.
+        # What had no room in its turn, the first last: priorities, and ids times -1.
         self._later: list[tuple[Any, int]] = []
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
@@ -471,16 +470,17 @@ class Scheduler:
         return self._ordered(found) if len(found) > 1 else found
 
     def _drain_some(self, most: int | None) -> list[int]:
-        """`_drain` for what is to be executed; what is left over stays in a heap, in order."""
+        """`_drain` for what is to be executed; what is left over stays in order."""
         later, marks, items = self._later, self._marks, self._plan.items
         if not later and (most is None or len(self._execute) <= most):
             return self._drain(self._execute, READY, RUNNING)
-        for node in self._execute:
-            heapq.heappush(later, (-getattr(items[node], "priority", 0), node))
-        self._execute.clear()
+        if self._execute:
+            later += [(getattr(items[node], "priority", 0), -node) for node in self._execute]
+            later.sort()  # of what is in order, but for some, it takes little time
+            self._execute.clear()
         found: list[int] = []
         while later and (most is None or len(found) < most):
-            _, node = heapq.heappop(later)
+            node = -later.pop()[1]
             if marks[node] == READY:  # else it was called off meanwhile
                 marks[node] = RUNNING
                 found.append(node)
