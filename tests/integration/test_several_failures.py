@@ -44,33 +44,6 @@ class Judge(retry.Retry):
         self.reverted_with = sorted(name for name, _ in history.outcomes_iter(-1))
 
 
-def test_a_retry_hears_of_every_failure_in_its_flow() -> None:
-    log: list[str] = []
-    judge = Judge("judge")
-    flow = unordered_flow.Flow("f", judge)
-    flow.add(Fails("a", ValueError(), log, 1), Fails("b", KeyError(), log))
-    with pytest.raises(exceptions.WrappedFailure):
-        engines.run(flow)
-    assert log == ["a", "b"] * 3
-    assert judge.told == [["a"], ["a", "b"]] * 3
-    assert judge.reverted_with == ["a", "b"]
-
-
-@pytest.mark.parametrize("first", ["again", "broken"])
-def test_the_widest_answer_wins_whichever_failure_came_first(first: str) -> None:
-    log: list[str] = []
-    before = task.FunctorTask(lambda: None, name="before")
-    flow = unordered_flow.Flow("inner", Judge("judge")).add(
-        Fails("again", ValueError(), log, int(first == "again")),
-        Fails("broken", Broken(), log, int(first == "broken")),
-    )
-    engine = engines.load(linear_flow.Flow("f").add(before, flow))
-    with pytest.raises(exceptions.WrappedFailure):
-        engine.run()
-    assert sorted(log) == ["again", "broken"]
-    assert engine.storage.get_atom_state("before") == states.REVERTED
-
-
 def test_a_failure_in_a_flow_that_is_undone_already_is_in_its_history() -> None:
     log: list[str] = []
     judge = Judge("judge")

@@ -65,18 +65,6 @@ def test_a_recorded_failure_still_ends_it() -> None:
     assert take(fanout) == [1]
 
 
-def test_reverting_goes_from_the_latest_to_the_first() -> None:
-    """Of those that finished, however they did; the others are left alone."""
-    fanout = maps.Fanout(finished(2, 0, 3, 1, bad=3), invocation.REVERT, 2)
-    assert take(fanout) == [2, 0]
-    end(fanout, 2, "x")
-    assert take(fanout) == [3]
-    end(fanout, 3, "y")
-    end(fanout, 0, "z")
-    assert fanout.over and fanout.decided and fanout.value == ["z", None, "x", "y"]
-    assert fanout.items[3].failure is not None and fanout.items[3].state == states.REVERTED
-
-
 def test_a_failed_reversion_ends_the_reverting() -> None:
     """Also when the failures of executing are collected."""
     fanout = maps.Fanout(finished(1, 2, 3), invocation.REVERT, 1, collect=True)
