@@ -667,7 +667,7 @@ class Engine(abc.ABC):
             self._waits.wake = functools.partial(inbox.put, None)
             if held is not None:
                 held.on_signals = self._waits.add
-                held.awaits_signals = lambda: run.awaits_signals
+                held.awaits_signals = lambda: run.held.awaits_signals
         if held is not None:
             held.on_lost = run.stop_signal.disown
         return run

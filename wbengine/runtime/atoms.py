@@ -150,8 +150,8 @@ class AtomLifecycle:
         self._fail_early: dict[int, ft.Failure] = {}
         # What was running when an earlier run died, and may have done something; it began again.
         self._interrupted: set[int] = set()
-        # Calls that ended before they could be submitted.
-        self._failed_before_submit: list[tuple[Call, calls.Outcome]] = []
+        #: Calls that ended before they could be submitted.
+        self.failed_before_submit: list[tuple[Call, calls.Outcome]] = []
         self.retries = Retries(plan, storage)
         # None: tasks run here, and no worker can be lost with one.
         self._incidents = None if in_process else Incidents(storage, notifier, on_progress)
@@ -226,7 +226,7 @@ class AtomLifecycle:
             outcome = calls.Outcome(ft.Failure.from_exception(error))
         if outcome is None:
             return call
-        self._failed_before_submit.append((call, outcome))
+        self.failed_before_submit.append((call, outcome))
         return None
 
     def _enter(self, record: models.AtomDetail, atom: Any, action: calls.Action) -> None:
@@ -251,7 +251,7 @@ class AtomLifecycle:
         """Let an execution end before it began, if its deciders could not be asked."""
         if call.action != calls.EXECUTE or call.node not in self._fail_early:
             return False
-        self._failed_before_submit.append((call, calls.Outcome(self._fail_early.pop(call.node))))
+        self.failed_before_submit.append((call, calls.Outcome(self._fail_early.pop(call.node))))
         return True
 
     def _prepare(
@@ -271,7 +271,7 @@ class AtomLifecycle:
                 outcome = calls.Outcome(None)
             else:
                 outcome = calls.Outcome(_failed_to_begin(atom.name, call.action, error))
-            self._failed_before_submit.append((call, outcome))
+            self.failed_before_submit.append((call, outcome))
             return None
         if not executes:
             call.result = record.failure if record.failure is not None else record.results
@@ -280,9 +280,7 @@ class AtomLifecycle:
 
     def take_failed_before_submit(self) -> list[tuple[Call, calls.Outcome]]:
         """Take out the calls that ended before they could be submitted."""
-        found = self._failed_before_submit
-        if found:
-            self._failed_before_submit = []
+        found, self.failed_before_submit = self.failed_before_submit, []
         return found
 
     def finish(self, call: Call, outcome: calls.Outcome) -> str:

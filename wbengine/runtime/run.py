@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wbengine import _clock, start_times, states
+from wbengine import _clock, states
 from wbengine import invocation as calls
 from wbengine._crash import crashpoint
 from wbengine.permits import tasks as limited_module
@@ -46,6 +46,7 @@ from wbengine.runtime.control import (
     Withdrawn,
     is_cancellable,
 )
+from wbengine.runtime.held_calls import HeldCalls
 from wbengine.runtime.maps import is_item
 from wbengine.types import failure as ft
 
@@ -103,8 +104,10 @@ class Run:
         self._park_after = park_after
         #: Until when it was suspended, for that.
         self.parked: Parked | None = None
-        #: None: no task waits for a signal.
-        self._waits = waits
+        #: What was begun and has to wait.
+        self.held = HeldCalls(
+            inbox, clock, lifecycle.record, waits, keeps_times=executor.keeps_times
+        )
         self._scheduler = scheduler
         self._lifecycle = lifecycle
         self._maps = lifecycle.maps
@@ -112,8 +115,6 @@ class Run:
         self._inbox = inbox
         self._clock = clock
         self._never_resolve = never_resolve
-        # Only if something waits for a time.
-        self._timers: timers_module.Timers | None = None
         self._in_flight = InFlight(executor)
         self._sent = self._in_flight.sent
         #: How to stop it, for any thread.
@@ -143,8 +144,6 @@ class Run:
         self._timeout: float | None = None
         self._arrived: deque[Arrival] = deque()
         self._finished: list[calls.Invocation] = []
-        # What waits for its `eta`, or for a signal, in the order of its beginning.
-        self._held: dict[calls.Invocation, None] = {}
         # When what happened was last written and told.
         self._saved = 0.0
         #: Errors of the run itself (of retries that answer nonsense), besides those of atoms.
@@ -164,7 +163,7 @@ class Run:
         self.stop_signal.begin()
         self._timeout = None if timeout is None else min(timeout, timers_module.LONGEST)
         if deadline is not None:
-            self._timers = timers_module.Timers(deadline)
+            self.held.timers = timers_module.Timers(deadline)
         # Not kept: it would refer back to this object, and a cycle outlives the engine for long.
         reactions: dict[str, Callable[[], str]] = {
             states.RESUMING: self._resume,
@@ -240,14 +239,15 @@ class Run:
         self._begin_all()
         self._save(saving.START)
         self._submit()
-        for ended in self._lifecycle.take_failed_before_submit():
-            self._inbox.put(ended)
+        if self._lifecycle.failed_before_submit:
+            for ended in self._lifecycle.take_failed_before_submit():
+                self._inbox.put(ended)
         if self._by_turns and not (self._immediate and self._inbox.qsize()):
             self._save(saving.TURN)
         return states.WAITING
 
     def _wait(self) -> str:
-        timeout, timers = self._timeout, self._timers
+        timeout, timers = self._timeout, self.held.timers
         asleep = timers is not None and not (self.stop_signal.suspending or self._scheduler.done)
         limited = self._limited
         if limited is not None and limited.closed:
@@ -268,17 +268,17 @@ class Run:
     def _analyze(self) -> str:
         if self._check is not None:
             self._check()
-        timers, suspending = self._timers, self.stop_signal.suspending
+        timers, suspending = self.held.timers, self.stop_signal.suspending
         due = timers is not None and timers.passed(self._clock.monotonic())
         if due and not suspending:
             self._expire()  # first: what arrives now came too late
         granted = bool(self.stop_signal.requests) and self._grant_requests()
-        if self._waits is not None and self._waits.news:
-            self._end_waits(self._waits)
+        if self.held.waits is not None and self.held.waits.news:
+            self.held.end_waits(self.held.waits)
         permitted = self._limited is not None and self._limited.news
         woken = self._take_in() or due or granted or permitted
         if suspending:
-            self._timers = None
+            self.held.timers = None
             self._stop_starting()
         if self._maps.running:
             self._release_idle_maps()
@@ -306,9 +306,10 @@ class Run:
         is_closed = limited is not None and limited.closed and not scheduler.reverting
         if limited is not None and is_closed and not limited.enter():
             return
-        while not (self.stop_signal.stopping or (self._timers is not None and self._overdue())):
+        held = self.held
+        while not (self.stop_signal.stopping or (held.timers is not None and self._overdue())):
             lifecycle.now = self._clock.time()
-            woken = self._wake() if self._timers is not None else ()
+            woken = self._wake() if held.timers is not None else ()
             turn = scheduler.take(max(0, self._most - len(self._begun)))
             if self._limited is not None:
                 turn.execute = self._permitted(turn.execute, self._limited)
@@ -384,13 +385,7 @@ class Run:
         late: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, late = self._refuse(tasks)
-        tasks = [
-            call
-            for call in tasks
-            if (call.task.eta is None and call.task.expires is None) or self._may_start(call)
-        ]
-        if self._waits is not None:
-            tasks = self._without_waits(tasks, self._waits)
+        tasks = self.held.hold_back(tasks)
         if self._limited is not None:
             tasks = self._without_limited(tasks, self._limited)
         self._unsent = deque([*tasks, *retries])
@@ -413,7 +408,7 @@ class Run:
         """Stop in the middle of a turn when somebody suspends or cancels, or time is up: nobody
         else could.
         """
-        unsent, stop_signal = self._unsent, self.stop_signal
+        unsent, stop_signal, held = self._unsent, self.stop_signal, self.held
         mapping, sent = self._maps.running, self._sent
         tasks = bool(unsent) and isinstance(unsent[0], calls.Invocation)
         immediate, check, cancellable = self._immediate, self._check, self._in_flight.cancellable
@@ -423,7 +418,7 @@ class Run:
             call: Any = unsent[0]
             if tasks and immediate:
                 sent.add(call)  # before the look: who cancels now sees it
-            if stop_signal.stopping or (self._timers is not None and self._overdue()):
+            if stop_signal.stopping or (held.timers is not None and self._overdue()):
                 return
             unsent.popleft()
             if mapping and is_item(call) and self._maps.holds_back(call):
@@ -445,7 +440,7 @@ class Run:
         if self._clock.monotonic() - self._saved < self._flush_interval:
             return
         # Who cancelled, or gave no more time, did so before it ended.
-        late = bool(self.stop_signal.requests) or (self._timers is not None and self._overdue())
+        late = self.stop_signal.requests or (self.held.timers is not None and self._overdue())
         if not late and self._take_in():
             self._save(saving.LATE)
             # What follows from it is for the next turn, which must not wait for more.
@@ -542,47 +537,14 @@ class Run:
 
     def _wake(self) -> Collection[int]:
         """Hand out with the next turn the retries, and what was held back, whose time has come."""
-        assert self._timers is not None
         woken = set()
-        for due in self._timers.pop(self._clock.monotonic()):
+        for due in self.held.due():
             if isinstance(due, int):
                 self._scheduler.wake(due)
                 woken.add(due)
-            elif due in self._held:
-                del self._held[due]
+            else:
                 self._begin_call(due)
         return woken
-
-    def _may_start(self, call: calls.Invocation) -> bool:
-        """Whether a call may be handed out now; else it is early and held back, or has failed."""
-        if self._executor.keeps_times and not call.local:
-            return True
-        now = self._clock.monotonic()
-        try:
-            start_times.read(call, now, self._clock.time())
-        except (TypeError, ValueError) as error:
-            self._inbox.put((call, calls.Outcome(ft.Failure.from_exception(error))))
-            return False
-        late = call.expired()
-        if late is not None:
-            self._inbox.put((call, late))
-        elif call.not_before is not None and call.not_before > now:
-            self._hold(call, min(call.not_before, call.not_after or math.inf))
-        else:
-            return True
-        return False
-
-    def _hold(self, call: calls.Invocation, due: float) -> None:
-        """Keep a call here, until a moment at most."""
-        self._held[call] = None
-        if due < math.inf:
-            self._set_timer(call, due)
-
-    def _set_timer(self, thing: calls.Invocation | int, due: float) -> None:
-        """Let a call, or the retry of a node, be handed out at a moment."""
-        if self._timers is None:
-            self._timers = timers_module.Timers()
-        self._timers.set(thing, due)
 
     # -- limits ---------------------------------------------------------------------------------
 
@@ -640,67 +602,16 @@ class Run:
             else:
                 self._give_back(call)
 
-    # -- signals --------------------------------------------------------------------------------
-
-    @property
-    def awaits_signals(self) -> bool:
-        """Whether a task waits for a signal now; from any thread."""
-        waits = self._waits
-        return waits is not None and any(call.node in waits.nodes for call in list(self._held))
-
     def _may_park(self) -> bool:
         """Whether nothing runs, and nothing is due for long; then `parked` says until when."""
         if self.stop_signal.stopping or self._maps.running or self._scheduler.done:
             return False
         if self._limited is not None and self._limited.keeps_place:
             return False
-        if self._scheduler.in_flight > len(self._held):
+        if self._scheduler.in_flight > len(self.held):
             return False
-        waits, timers = self._waits, self._timers
-        awaited = frozenset[int]() if waits is None else waits.nodes
-        if any(call.node not in awaited for call in self._held):
-            return False  # the next run would count the seconds of an `eta` anew
-        seconds = None
-        if timers is not None:
-            seconds = timers.wait(self._clock.monotonic())
-            is_soon = seconds is not None and seconds < self._park_after
-            if is_soon or timers.deadline < math.inf:
-                return False
-        self.parked = Parked(seconds, None if waits is None else waits.heard)
-        return True
-
-    def _without_waits(
-        self, tasks: list[calls.Invocation], waits: waits_module.Waits
-    ) -> list[calls.Invocation]:
-        """Hold back the calls that wait for signals, and return the others."""
-        begun = [
-            call for call in tasks if call.node in waits.nodes and call.action == calls.EXECUTE
-        ]
-        if not begun:
-            return tasks
-        waits.look()
-        now, wall = self._clock.monotonic(), self._clock.time()
-        for call in begun:
-            record = self._lifecycle.record(call.node)
-            if call.ticket is None:  # no executor has it, and the clock on the wall may be set
-                call.ticket = now + (waits_module.until(record) - wall)
-            outcome = waits.outcome(call, record, wall, over=now >= call.ticket)
-            if outcome is None:
-                self._hold(call, call.ticket)
-            else:
-                self._inbox.put((call, outcome))
-        return [call for call in tasks if call not in begun]
-
-    def _end_waits(self, waits: waits_module.Waits) -> None:
-        """Let go on what waited for a signal that is here now."""
-        waits.news = False
-        now = self._clock.time()
-        for call in list(self._held):
-            if call.node in waits.nodes:
-                outcome = waits.outcome(call, self._lifecycle.record(call.node), now)
-                if outcome is not None:
-                    del self._held[call]
-                    self._inbox.put((call, outcome))
+        self.parked = self.held.parked(self._park_after)
+        return self.parked is not None
 
     def _begin_again(self, node: int, over: bool) -> bool:
         """A retry was handed out to run its flow again: False when it has to wait first."""
@@ -708,7 +619,7 @@ class Run:
         if not seconds:
             return True
         self._scheduler.postpone(node)
-        self._set_timer(node, self._clock.monotonic() + seconds)
+        self.held.set_timer(node, self._clock.monotonic() + seconds)
         return False
 
     def _save(self, moment: int) -> None:
@@ -738,13 +649,14 @@ class Run:
     # -- stopping ------------------------------------------------------------------------------
 
     def _overdue(self) -> bool:
-        return self._timers is not None and self._clock.monotonic() >= self._timers.deadline
+        timers = self.held.timers
+        return timers is not None and self._clock.monotonic() >= timers.deadline
 
     def _expire(self) -> None:
         """If time is up, give up what is unfinished."""
-        if self._timers is None or not self._overdue():
+        if self.held.timers is None or not self._overdue():
             return
-        self._timers.deadline = math.inf
+        self.held.timers.deadline = math.inf
         if not (self._broken or self._scheduler.done):
             self._give_up(DEADLINE)
 
@@ -807,9 +719,7 @@ class Run:
         found = [call for call in self._in_flight.cancellable if call.node in scope]
         if self._unsent and self._executor.immediate:  # in the midst of a turn
             found += [call for call in self._unsent if is_cancellable(call) and call.node in scope]
-        held = [call for call in self._held if is_cancellable(call) and call.node in scope]
-        for call in held:
-            del self._held[call]
+        for call in self.held.take(lambda call: is_cancellable(call) and call.node in scope):
             found.append(call)
             self._inbox.put((call, self._in_flight.refusal(call, CancelRequest(None))))
         if found:
@@ -865,8 +775,7 @@ class Run:
 
     def _withdraw(self) -> list[calls.Invocation]:
         """Take back all that has not started."""
-        held, self._held = self._held, {}
-        return [*held, *self._executor.withdraw()]
+        return [*self.held.take(), *self._executor.withdraw()]
 
     def _give_back(self, call: atoms.Call) -> None:
         if isinstance(call, calls.Invocation):
