@@ -113,30 +113,10 @@ def body(rng: random.Random, wire: Draft) -> None:
 
 
 def typed(rng: random.Random, wire: Draft) -> None:
-    types = [
-        *serializers.MIME_TYPES.values(),
-        *serializers.RAW,
-        None,
-        "",
-        "x/y",
-        "APPLICATION/JSON",
-    ]
+    types = *serializers.MIME_TYPES.values(), *serializers.RAW, None, "", "x/y", "APPLICATION/JSON"
     wire.content_type = rng.choice(types)
-    wire.content_encoding = rng.choice(
-        (
-            "utf-8",
-            "binary",
-            "zlib",
-            "hex",
-            "idna",
-            "utf-7",
-            "utf-16",
-            "",
-            None,
-            "x" * 300,
-            "punycode",
-        )
-    )
+    codecs = ["utf-8", "binary", "zlib", "hex", "idna", "utf-7", "utf-16", "punycode"]
+    wire.content_encoding = rng.choice((*codecs, "", None, "x" * 300))
 
 
 def packed(rng: random.Random, wire: Draft) -> None:
