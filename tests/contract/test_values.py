@@ -22,38 +22,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.values import same
+from tests.support.values import Access, Color, Frozen, Point, same
 from wbengine import exceptions
 from wbengine.engines.worker_based.messages import envelope
 from wbengine.types import codec
 from wbengine.types import failure as ft
-
-
-@codec.allow
-class Color(enum.Enum):
-    RED = 1
-    GREEN = "g"
-    CRIMSON = 1  # noqa: PIE796  (an alias on purpose)
-
-
-@codec.allow
-class Access(enum.IntFlag):
-    READ = 1
-    WRITE = 2
-
-
-@codec.allow
-@dataclasses.dataclass
-class Point:
-    x: Any
-    y: Any = 0
-    ready: bool = dataclasses.field(default=True, init=False)
-
-
-@codec.allow
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frozen:
-    items: tuple[Any, ...]
 
 
 class Level(enum.IntEnum):
@@ -361,10 +334,10 @@ def test_text_just_within_the_limits_is_read() -> None:
         ({"$wbe": "timedelta", "v": 10**30}, "malformed"),
         ({"$wbe": "failure", "v": {}}, "malformed tag 'failure'"),
         ({"$wbe": "enum", "c": "os.PathLike", "v": "x"}, "'os.PathLike' is not allowed"),
-        ({"$wbe": "enum", "c": f"{__name__}.Color", "v": "BLUE"}, "malformed"),
-        ({"$wbe": "enum", "c": f"{__name__}.Point", "v": "BLUE"}, "another kind"),
-        ({"$wbe": "data", "c": f"{__name__}.Color", "v": {}}, "another kind"),
-        ({"$wbe": "data", "c": f"{__name__}.Point", "v": {"x": 1}}, "fields of"),
+        ({"$wbe": "enum", "c": f"{Color.__module__}.Color", "v": "BLUE"}, "malformed"),
+        ({"$wbe": "enum", "c": f"{Color.__module__}.Point", "v": "BLUE"}, "another kind"),
+        ({"$wbe": "data", "c": f"{Color.__module__}.Color", "v": {}}, "another kind"),
+        ({"$wbe": "data", "c": f"{Color.__module__}.Point", "v": {"x": 1}}, "fields of"),
     ],
 )
 def test_malformed_tags_are_refused(tree: Any, text: str) -> None:

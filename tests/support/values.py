@@ -1,12 +1,42 @@
-"""Values that went through something, compared with what they were."""
+"""Values that go through something, and how they compare with what they were."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
 import decimal
+import enum
 import math
 from typing import Any
+
+from wbengine.types import codec
+
+
+@codec.allow
+class Color(enum.Enum):
+    RED = 1
+    GREEN = "g"
+    CRIMSON = 1  # noqa: PIE796  (an alias on purpose)
+
+
+@codec.allow
+class Access(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+@codec.allow
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any = 0
+    ready: bool = dataclasses.field(default=True, init=False)
+
+
+@codec.allow
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    items: tuple[Any, ...]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -5,8 +5,6 @@ What users see of it is in `tests/contract/test_values.py`.
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
 from typing import Any
 
@@ -14,29 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.values import Color, Frozen, Point
 from wbengine import _codec, exceptions
-
-
-@_codec.allow
-class Color(enum.Enum):
-    RED = 1
-    GREEN = "g"
-    CRIMSON = 1  # noqa: PIE796  (an alias on purpose)
-
-
-@_codec.allow
-@dataclasses.dataclass
-class Point:
-    x: Any
-    y: Any = 0
-    ready: bool = dataclasses.field(default=True, init=False)
-
-
-@_codec.allow
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frozen:
-    items: tuple[Any, ...]
-
 
 json_values = st.recursive(
     st.none()
