@@ -54,27 +54,17 @@ def told(events):
     return [(event.kind, event.name, event.state) for event in events]
 
 
-def test_a_watch_tells_each_thing_once_and_in_its_order(backend):
-    flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
-    engine = engines.load(flow, backend=backend)
-    with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
-        assert watch.turn() == []
-        assert not watch.finished
-        engine.run()
-        assert told(watch.turn()) == SHOPPING
-        assert watch.turn() == []
-        assert watch.finished
-
-
 def test_a_run_is_watched_turn_by_turn(backend):
     flow = linear_flow.Flow("shop").add(Step("a"), Step("b"))
     engine = engines.load(flow, backend=backend)
     seen = []
     with FlowWatcher(backend, engine.storage.flow_uuid) as watch:
+        assert watch.turn() == [] and not watch.finished
         for _ in engine.run_iter():
             seen += watch.turn()
             assert watch.view().state in states.FLOW_STATES
         seen += watch.turn()
+        assert watch.finished and watch.turn() == []
     assert told(seen) == SHOPPING
 
 
@@ -159,19 +149,6 @@ def test_the_view_of_a_watch_is_that_of_the_store(backend):
             found = flows.read(connection, watch.uuid, now=5.0).to_dict()
         assert watch.view(now=5.0).to_dict() == found
         assert found["book"]["name"] == "shop book"
-
-
-def test_what_is_over_is_told_from_the_records(backend):
-    engine = engines.load(linear_flow.Flow("shop").add(Step("a"), Bad("b")), backend=backend)
-    with pytest.raises(ValueError, match="paper"):
-        engine.run()
-    with backend.get_connection() as connection:
-        detail = connection.get_flow_details(engine.storage.flow_uuid)
-    assert told(watcher.events_of(detail))[:3] == [
-        ("flow", "shop", "RUNNING"),
-        ("atom", "a", "RUNNING"),
-        ("atom", "a", "SUCCESS"),
-    ]
 
 
 def test_a_flow_that_is_not_kept_is_not_found(backend):

@@ -25,10 +25,6 @@ HUGE: Final = 5_000
 _T = TypeVar("_T")
 
 
-def _nobody_knows() -> None:
-    return None
-
-
 class Store:
     """Reads a store.  Thread-safe, and blocks: it is for threads, not for the event loop.
 
@@ -40,21 +36,17 @@ class Store:
         self,
         backend: persistence.Backend,
         redactor: redaction.Redactor,
-        offered: cache.Offered = _nobody_knows,
+        offered: cache.Offered = lambda: None,
     ) -> None:
-        self._backend = backend
+        self.backend = backend
         self._redactor = redactor
         self._offered = offered
         self._lock = threading.Lock()
         self._known: OrderedDict[str, cache.ViewCache] = OrderedDict()
 
-    @property
-    def backend(self) -> persistence.Backend:
-        return self._backend
-
     def reading(self, read: Callable[[persistence.Connection], _T]) -> _T:
         """What `read` finds, with a connection of its own."""
-        with contextlib.closing(self._backend.get_connection()) as connection:
+        with contextlib.closing(self.backend.get_connection()) as connection:
             return read(connection)
 
     def check(self) -> None:
@@ -143,14 +135,14 @@ class Store:
         if cursor is not None:  # who sees a part only must know the secrets of the whole
             redactor = self.redactor(uuid)
         return watcher.FlowWatcher(
-            self._backend, uuid, redactor=redactor, cursor=cursor, knows_secrets=cursor is not None
+            self.backend, uuid, redactor=redactor, cursor=cursor, knows_secrets=cursor is not None
         )
 
     def _asked(self, uuid: str, ask: Callable[[cache.ViewCache], _T]) -> _T:
         with self._lock:
             kept = self._known.get(uuid)
             if kept is None:
-                connection = self._backend.get_connection()
+                connection = self.backend.get_connection()
                 found = flows.FlowRecords(connection, uuid, self._redactor)
                 kept = self._known[uuid] = cache.ViewCache(found, self._offered)
             self._known.move_to_end(uuid)
