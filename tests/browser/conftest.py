@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from tests.browser import stage as stages
+from tests.dashboard import story
 from tests.support import workers
 from tests.support.browsers import PATIENCE
 from wbengine.dashboard import Site, runner
@@ -70,16 +71,18 @@ Opener = Callable[..., Page]
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens pages; nothing went wrong in them afterwards, nor was forbidden by the policy."""
+    """Opens pages of a dashboard, for who has its token (None: an empty page); nothing went wrong
+    in them afterwards, nor was forbidden by the policy."""
     windows: list[tuple[BrowserContext, Window]] = []
 
-    def open_page(address: str, **options: Any) -> Page:
+    def open_page(site: Site | None, path: str = "", **options: Any) -> Page:
         context = browser.new_context(viewport=SIZE, **options)
         context.set_default_timeout(PATIENCE)
         window = Window(context)
         windows.append((context, window))
         page = window.page()
-        page.goto(address)
+        if site is not None:
+            page.goto(f"{site.address}{path}?token={story.TOKEN}")
         return page
 
     yield open_page

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.timeout(280)
 
 def test_a_flow_is_suspended_and_resumed(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
-        page = opened(acting.login_url)
-        page.goto(f"{acting.address}flows/{flow}")
+        page = opened(acting, f"flows/{flow}")
         state = page.locator("#head h1 + .badge")
         page.get_by_role("button", name="Suspend").click()
         expect(page.get_by_text("asked to suspend it")).to_be_visible()
@@ -38,8 +37,7 @@ def test_a_flow_is_suspended_and_resumed(stage: Stage, acting: Site, opened: Ope
 @pytest.mark.slow
 def test_a_cancelled_flow_is_asked_about_first(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
-        page = opened(acting.login_url)
-        page.goto(f"{acting.address}flows/{flow}")
+        page = opened(acting, f"flows/{flow}")
         asked: list[str] = []
         page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
         page.get_by_role("button", name="Cancel").click()
@@ -61,8 +59,7 @@ def test_what_failed_is_tried_again(
     gate = tmp_path / "confirmed"
     uuid = stage.begin("delivery", {"gate": str(gate)})
     stage.finish(uuid)
-    page = opened(acting.login_url)
-    page.goto(f"{acting.address}flows/{uuid}")
+    page = opened(acting, f"flows/{uuid}")
     state = page.locator("#head h1 + .badge")
     expect(state).to_have_text(re.compile("REVERTED"))
     expect(page.locator("#head").get_by_text("nobody has confirmed it")).to_be_visible()
@@ -80,8 +77,7 @@ def test_what_failed_is_tried_again(
 @pytest.mark.slow
 def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener) -> None:
     with stage.held() as flow:
-        page = opened(acting.login_url)
-        page.goto(f"{acting.address}flows/{flow}")
+        page = opened(acting, f"flows/{flow}")
         page.get_by_role("button", name="Suspend").click()
         state = page.locator("#head h1 + .badge")
         expect(state).to_have_text(re.compile("SUSPENDING"))
@@ -102,8 +98,7 @@ def test_a_suspended_flow_is_reverted(stage: Stage, acting: Site, opened: Opener
 @pytest.mark.slow
 def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as uuid:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{uuid}")
+        page = opened(site, f"flows/{uuid}")
         expect(page.get_by_text("Read-only")).to_be_visible()
         assert page.locator("#main form").count() == 0
         answer = page.request.post(
@@ -116,7 +111,7 @@ def test_without_leave_there_is_nothing_to_press(stage: Stage, site: Site, opene
 
 @pytest.mark.slow
 def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Opener) -> None:
-    page = opened("about:blank")
+    page = opened(None)
     page.goto(f"{site.address}login")
     expect(page.get_by_role("heading", name="Who is there?")).to_be_visible()
     accessible(page)
@@ -129,8 +124,7 @@ def test_a_stranger_is_asked_for_the_token(stage: Stage, site: Site, opened: Ope
 @pytest.mark.slow
 def test_a_worker_is_drained(acting: Site, opened: Opener) -> None:
     """The last test: there is one worker less afterwards."""
-    page = opened(acting.login_url)
-    page.goto(f"{acting.address}workers")
+    page = opened(acting, "workers")
     rows = page.locator("#workers tbody tr")
     expect(rows).to_have_count(2)
     name = page.get_by_role("button", name=re.compile("^Drain ")).first.get_attribute("aria-label")

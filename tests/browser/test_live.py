@@ -28,8 +28,7 @@ def looks_away(page: Page, away: bool) -> None:
 
 def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held("evening", reached=False) as flow:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{flow}")
+        page = opened(site, f"flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("tr[data-uuid]")).to_have_count(301)
@@ -53,8 +52,7 @@ def test_states_change_while_one_looks_on(stage: Stage, site: Site, opened: Open
 @pytest.mark.slow
 def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: Opener) -> None:
     with stage.held() as flow:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{flow}/graph")
+        page = opened(site, f"flows/{flow}/graph")
         marked(page)
         expect(page.locator(".wbe-graph .atom[data-uuid]")).to_have_count(3)
         running = page.locator(".wbe-graph .atom.state-RUNNING")
@@ -68,7 +66,7 @@ def test_the_graph_changes_while_one_looks_on(stage: Stage, site: Site, opened: 
 
 @pytest.mark.slow
 def test_the_list_and_the_workers_are_live_too(stage: Stage, site: Site, opened: Opener) -> None:
-    page, workers = opened(site.login_url), opened(site.login_url)
+    page, workers = opened(site), opened(site)
     workers.goto(f"{site.address}workers")
     for each in (page, workers):
         expect(each.locator("#live")).to_have_text("Live")
@@ -90,11 +88,10 @@ def test_what_changes_is_sent_and_nothing_else_is_asked_for(
     """Rows of the list, in their order; of a flow its head, but for what can be done to it."""
     with stage.held():  # there is a list
         pass
-    lists, asked = opened(site.login_url), list[str]()
+    lists, asked = opened(site), list[str]()
     expect(lists.locator("#live")).to_have_text("Live")
     with stage.held() as flow:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{flow}")
+        page = opened(site, f"flows/{flow}")
         expect(page.locator("#live")).to_have_text("Live")
         for each in (lists, page):
             marked(each)
@@ -118,8 +115,7 @@ def test_what_happened_while_nobody_listened_is_made_up_for(
     stage: Stage, site: Site, opened: Opener
 ) -> None:
     with stage.held() as flow:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{flow}")
+        page = opened(site, f"flows/{flow}")
         marked(page)
         expect(page.locator("#live")).to_have_text("Live")
         expect(page.locator("tr[data-uuid] .badge.state-RUNNING")).to_have_count(1)
@@ -153,8 +149,7 @@ def test_the_end_is_shown_although_its_view_is_dear(
 ) -> None:
     monkeypatch.setattr(cache, "DEAR", -1.0)
     with stage.held() as flow:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{flow}/timeline")
+        page = opened(site, f"flows/{flow}/timeline")
         marked(page)
         page.evaluate(_ANSWERED)
         attempts = page.locator(".wbe-chart .attempt")
@@ -245,7 +240,7 @@ def test_an_error_does_not_take_the_place_of_what_is_shown(
 def test_a_failure_is_opened(stage: Stage, site: Site, opened: Opener) -> None:
     uuid = stage.begin("morning")
     stage.finish()
-    page = opened(site.login_url)
+    page = opened(site)
     page.get_by_role("link", name="morning order").first.click()
     page.get_by_role("link", name="Show why").click()
     traceback = page.get_by_label("Traceback").first

@@ -76,8 +76,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_page_looks_well(
     busy: Site, told: dict[str, str], opened: Opener, folder: Path, name: str, scheme: str
 ) -> None:
-    page = opened(busy.login_url, color_scheme=scheme, reduced_motion="reduce")
-    page.goto(busy.address + PAGES[name].format(**told))
+    path = PAGES[name].format(**told)
+    page = opened(busy, path, color_scheme=scheme, reduced_motion="reduce")
     expect(page.locator("h1").first).to_be_visible()
     if page.locator("[data-stream]").count():
         expect(page.locator("#live")).to_have_text("Live")
@@ -101,7 +101,7 @@ def test_forms_schedules_and_logs_are_accessible(
     kept = Schedules(stage.backend)
     kept.add(schedule)
     approval = stage.begin("approval")
-    page = opened(acting.login_url, color_scheme=scheme, reduced_motion="reduce")
+    page = opened(acting, color_scheme=scheme, reduced_motion="reduce")
     try:
         for path, shown in (
             ("schedules", page.get_by_role("button", name="Run now: nightly")),
@@ -123,7 +123,7 @@ def test_forms_schedules_and_logs_are_accessible(
 def test_a_page_fits_a_telephone(
     busy: Site, told: dict[str, str], opened: Opener, folder: Path
 ) -> None:
-    page = opened(busy.login_url, has_touch=True, reduced_motion="reduce")
+    page = opened(busy, has_touch=True, reduced_motion="reduce")
     page.set_viewport_size({"width": 390, "height": 800})
     for name, path in PAGES.items():
         page.goto(busy.address + path.format(**told))
@@ -145,7 +145,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
     flow = linear_flow.Flow("N" * 10_000).add(story.Fine("L" * 10_000), story.Fine("w " * 5_000))
     uuid = kept.run("long", flow)
     with running(kept.backend) as site:
-        page = opened(site.login_url)
+        page = opened(site)
         for path in ("", f"flows/{uuid}", f"flows/{uuid}/events"):
             page.goto(site.address + path)
             for badge in page.locator("main .badge:visible").all():
@@ -158,7 +158,7 @@ def test_a_long_name_leaves_room_for_the_rest(opened: Opener) -> None:
 
 @pytest.mark.slow
 def test_a_keyboard_is_enough(busy: Site, told: dict[str, str], opened: Opener) -> None:
-    page = opened(busy.login_url)
+    page = opened(busy)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
@@ -197,7 +197,7 @@ def without_refresh(route: Route) -> None:
 def test_everything_is_there_without_scripts(
     busy: Site, told: dict[str, str], opened: Opener
 ) -> None:
-    page = opened(busy.login_url, java_script_enabled=False)
+    page = opened(busy, java_script_enabled=False)
     page.route(busy.address, without_refresh)
     page.goto(busy.address)
     page.get_by_label("Name, id or tag").fill("order")
@@ -218,7 +218,7 @@ def test_everything_is_there_without_scripts(
 
 @pytest.mark.slow
 def test_a_page_without_scripts_is_read_again(stage: Stage, busy: Site, opened: Opener) -> None:
-    page = opened(busy.login_url, java_script_enabled=False)
+    page = opened(busy, java_script_enabled=False)
     with stage.held() as flow:
         page.goto(f"{busy.address}flows/{flow}")
         state = page.locator("#head h1 + .badge")
@@ -235,8 +235,7 @@ def test_a_large_graph_is_searched_enlarged_and_dragged(opened: Opener) -> None:
         regions.append(inner.add(*(story.Fine(f"r{region} step {step}") for step in range(25))))
     uuid = kept.run("nightly", linear_flow.Flow("nightly").add(story.Fine("begin"), *regions))
     with running(kept.backend) as site:
-        page = opened(site.login_url)
-        page.goto(f"{site.address}flows/{uuid}/graph")
+        page = opened(site, f"flows/{uuid}/graph")
         expect(page.locator("g.atom")).to_have_count(21)
         page.get_by_role("link", name=re.compile("^Open region 7,")).click()
         expect(page.locator("g.atom")).to_have_count(45)

@@ -36,6 +36,18 @@ class Wide:
             connection.save_outline(detail.uuid, outline)
         self.uuid = detail.uuid
 
+    @contextlib.contextmanager
+    def one_more(self) -> Iterator[None]:
+        """For so long, one more atom is done."""
+        with contextlib.closing(self.backend.get_connection()) as connection:
+            detail = connection.get_flow_details(self.uuid)
+            atom = next(each for each in detail if each.state == "PENDING")
+            atom.state = "SUCCESS"
+            connection.save_changes(detail, [atom])
+            yield
+            atom.state = "PENDING"
+            connection.save_changes(detail, [atom])
+
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wide]:
@@ -132,16 +144,11 @@ def test_a_dear_view_is_not_waited_for(
     monkeypatch.setattr(cache, "DEAR", -1.0)
     monkeypatch.setattr(cache, "LINGERS", 0.0)
     assert browser.get(f"/api/v1/flows/{wide.uuid}?atoms=0").json()["counts"]["SUCCESS"] == RAN
-    with contextlib.closing(wide.backend.get_connection()) as connection:
-        detail = connection.get_flow_details(wide.uuid)
-        atom = next(each for each in detail if each.state == "PENDING")
-        atom.state = "SUCCESS"
+    with contextlib.ExitStack() as end:
         with cache._TURN:  # nobody can make it anew
-            connection.save_changes(detail, [atom])
+            end.enter_context(wide.one_more())
             assert "1,200 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text
         until(lambda: "1,201 SUCCESS" in browser.get(f"/flows/{wide.uuid}").text)
-        atom.state = "PENDING"
-        connection.save_changes(detail, [atom])
 
 
 Enter = Callable[[str], None]
@@ -242,15 +249,9 @@ def test_what_did_not_change_is_not_looked_at_again(
     counted.since()
     assert browser.get(path).json() == first
     assert counted.since()[1] < 10
-    with contextlib.closing(wide.backend.get_connection()) as connection:
-        detail = connection.get_flow_details(wide.uuid)
-        atom = next(each for each in detail if each.state == "PENDING")
-        atom.state = "SUCCESS"
-        connection.save_changes(detail, [atom])
+    with wide.one_more():
         assert len(browser.get(f"/api/v1/flows/{wide.uuid}/events").json()["events"]) == 500
         assert browser.get(path).json()["counts"]["SUCCESS"] == RAN + 1
-        atom.state = "PENDING"
-        connection.save_changes(detail, [atom])
 
 
 def test_events_are_told_page_by_page(wide: Wide, browser: TestClient, counted: Counted) -> None:
