@@ -39,7 +39,7 @@ nav a:hover{text-decoration:underline}
 .tiles>div{padding:12px 16px;display:flex;flex-direction:column-reverse}
 .tiles dt{color:var(--soft);font-size:13px}
 .tiles dd{margin:0;font-size:22px;font-weight:600;letter-spacing:-.02em}
-dd,td.n,th.n,.num{font-variant-numeric:tabular-nums}
+dd,td.n,th.n{font-variant-numeric:tabular-nums}
 .notes{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:12px 28px;
  margin:20px 0 0}
 .notes dt{color:var(--soft);font-size:13px}
@@ -63,7 +63,6 @@ th.n,td.n{text-align:right}
 td.wrap{white-space:normal;min-width:220px;overflow-wrap:anywhere}
 thead th{position:sticky;top:0;background:var(--card);padding:0;z-index:1;
  box-shadow:inset 0 -1px var(--rule);border:0}
-thead th.plain{padding:8px;font-weight:600;color:var(--soft);font-size:13px}
 thead button{all:unset;box-sizing:border-box;width:100%;padding:8px;cursor:pointer;font-weight:600;
  color:var(--soft);font-size:13px}
 thead th.n button{text-align:right}
