@@ -33,7 +33,7 @@ _LONGEST: Final = 2.0
 #: Seconds in which the end of the server is noticed.
 _NAP: Final = 0.2
 #: Turns that are kept for a slow reader.
-_TURNS: Final = 64
+_TURNS: Final = 32
 #: Looks of a newcomer who wants to listen to what others listen to already.
 _TRIES: Final = 20
 
