@@ -489,7 +489,7 @@ def test_rows_that_nobody_can_have_written_are_not_claimed(taker, row):
         "size": 0,
     }
     data = f"!{row} {taker.ledger.digest}\n{json.dumps(head)}\n"
-    assert next(taker.connection.broker.publish_many([("", "q", 0, data.encode())]))
+    assert next(taker.connection.broker.publish_many([("", "q", 0, data.encode(), b"")]))
     taker.send("a")
     assert taker.take(2) == [None, base.Claim("GRANTED", 1, None, "w")]
 

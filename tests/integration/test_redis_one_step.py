@@ -6,12 +6,14 @@ import contextlib
 
 import pytest
 
+from tests.seams import transports
 from tests.support import brokers
 from tests.support.redis_ends import Both, through
+from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
-from wbengine.transports import _redis_scripts
-from wbengine.transports._redis_link import LOST
+from wbengine.transports import _redis_scripts, redis
+from wbengine.transports._redis_link import LOST, Link
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def test_server_that_refuses_writes_refuses_ends_as_a_whole():
                 both.post("a")
             assert both.ledger.ids() == {"known"}
             assert both.end(*both.messages) == [1]  # what is under way can end
-            assert both.ledger.state("known") == base.Row("known", 1, base.ROW_DONE, None, b"r")
+            assert both.ledger.state("known").state == base.ROW_DONE and both.kept("known") == b"r"
             client.config_set("maxmemory", 0)
             client.config_set("min-replicas-to-write", 1)
             with pytest.raises(exceptions.TransportFailure, match="NOREPLICAS"):
@@ -88,7 +90,7 @@ def test_an_end_whose_answer_was_lost_is_told_again_and_leaves_nothing(lossy, cl
     with lossy.target.open() as answering:
         assert answering.answer_many(lossy.told(lossy.messages)) == [1, 1]
     assert lossy.left(client) == ([], 0)
-    assert lossy.ledger.state("a") == base.Row("a", 1, base.ROW_DONE, None, b"r")
+    assert lossy.ledger.state("a").state == base.ROW_DONE and lossy.kept("a") == b"r"
 
 
 def test_answer_to_a_request_of_another_owner_is_not_sent(both, client):
@@ -119,7 +121,8 @@ def test_worker_taken_for_dead_finishes_its_request(both, client):
     both.store._run(_redis_scripts.LEAVE, both.store._who, "")
     assert both.store.size("q") == 1
     assert both.end(*both.messages) == [1]
-    assert both.take(2)[1] == base.Claim("DONE", 1, b"r")
+    claim = both.take(2)[1]
+    assert claim == base.Claim("DONE", 1, both.ledger.state("a").result)
     both.messages[1].ack()
     assert both.left(client) == ([], 0)
 
@@ -131,5 +134,141 @@ def test_results_of_megabytes_are_answered_in_one_step(both, client, size):
     both.take(2)
     result = b"x" * (size << 20)
     assert both.end(*both.messages, result=result) == [1, 1]
-    assert both.ledger.state("b").result == result
+    assert both.kept("b") == result
     assert both.left(client) == ([], 0)
+
+
+# -- bodies that do not go through scripts
+
+LARGE = "large" * 20_000
+
+
+def bodies(client):
+    return client.keys("*}:b:*")
+
+
+def test_a_large_body_goes_to_redis_once(both, client):
+    """Neither the script that takes it, nor the row and the answer, have a copy of it."""
+    both.post("first")  # so that the scripts are known
+    both.take(1)
+    both.end(*both.messages)
+    before = client.info()["total_net_input_bytes"]
+    both.channel.publish(LARGE)
+    both.post("a")
+    both.take(3)
+    assert transports.body(both.messages[1]) == LARGE
+    assert both.end(both.messages[2], result=LARGE.encode()) == [1]
+    assert len(bodies(client)) == 2
+    assert all(client.pttl(key) > 7 * 24 * 3600 * 1000 - 60_000 for key in bodies(client))
+    assert client.info()["total_net_input_bytes"] - before < 2.2 * len(LARGE)
+    assert max(client.memory_usage(key) for key in client.keys("*}:[dr]:*")) < len(LARGE) / 10
+    both.messages[1].ack()
+    assert len(bodies(client)) == 1
+    assert both.kept("a") == LARGE.encode()
+    assert client.pttl(bodies(client)[0]) == pytest.approx(client.pttl("wbe:{ex}:r:a"), abs=1000)
+    both.take_answers(2)
+    assert both.messages[4].body == LARGE.encode()
+    both.messages[4].ack()
+    both.ledger.drop("a")
+    assert bodies(client) == []
+
+
+@pytest.mark.parametrize("end", ["settled", "refused", "purged", "dropped", "buried and purged"])
+def test_the_body_of_a_large_message_goes_with_it(both, client, end):
+    both.channel.publish(LARGE)
+    if end in ("settled", "refused", "buried and purged"):
+        both.take(1)
+    if end == "settled":
+        both.messages[0].ack()
+    elif end == "refused":
+        both.messages[0].reject()
+    elif end == "purged":
+        assert both.store.purge("q") == 1
+    elif end == "dropped":
+        assert both.store.delete_queue("q") == 1
+    else:
+        client.delete(f"{both.store.place.prefix}c")
+        both.store._run(_redis_scripts.LEAVE, both.store._who, "")
+        both.take(2)
+        assert transports.body(both.messages[1]) == LARGE
+        assert both.messages[1].delivery_info["redelivered"]
+        both.messages[1].requeue()
+        assert bodies(client)
+        assert both.store.purge("q") == 1
+    assert bodies(client) == []
+
+
+def test_a_large_end_that_is_told_again_leaves_nothing(lossy, both, client):
+    lossy.post("a")
+    lossy.take(1)
+    lossy.lose(_redis_scripts.END)
+    told = lossy.told(lossy.messages, result=LARGE.encode())
+    with pytest.raises(LOST):
+        lossy.store.answer_many(told)
+    with lossy.target.open() as answering:
+        assert answering.answer_many(told) == [1]
+    both.take_answers(2)
+    assert [message.body for message in both.messages] == [LARGE.encode()] * 2
+    for message in both.messages:
+        message.ack()
+    both.ledger.drop("a")
+    assert bodies(client) == []
+
+
+def test_whoever_saw_the_row_is_given_no_answer_without_a_body(both, client, caplog):
+    """An engine reads a row, and removes it, before it hears the answer."""
+    both.post("a")
+    both.take(1)
+    assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+    both.ledger.drop("a")
+    with pytest.raises(TimeoutError):
+        both.take_answers(timeout=0.1)
+    assert both.answers() == 0 and client.hlen(f"{both.store.place.prefix}d:answers") == 0
+    assert caplog.text == ""
+
+
+def test_results_that_are_not_kept_are_answered(redis_url, client):
+    with contextlib.closing(Both(redis_url, result_ttl=0)) as both:
+        both.post("a")
+        both.take(1)
+        assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+        assert both.ledger.state("a") is None
+        both.take_answers()
+        assert both.messages[1].body == LARGE.encode()
+        both.messages[1].ack()
+        assert bodies(client) == []
+
+
+def test_a_body_that_did_not_come_is_told_with_the_rest(both, client, monkeypatch):
+    """There was no room for it, or it went before its script came."""
+    monkeypatch.setattr(redis, "_UNUSED", 1)
+    link_run = Link.run
+
+    def late(link, *args, after=()):
+        for command in after:
+            link.call(*command)
+        until(lambda: not bodies(client))
+        return link_run(link, *args)
+
+    monkeypatch.setattr(Link, "run", late)
+    both.channel.publish(LARGE)
+    both.post("a")
+    both.take(2)
+    assert transports.body(both.messages[0]) == LARGE
+    assert both.end(both.messages[1], result=LARGE.encode()) == [1]
+    assert both.kept("a") == LARGE.encode()
+    assert bodies(client) == []
+
+
+def test_a_server_without_memory_takes_large_results():
+    with brokers.redis() as server, contextlib.closing(Both(server.url())) as both:
+        both.post("known")
+        both.take(1)
+        with server.client() as client:
+            client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
+            with pytest.raises(exceptions.TransportFailure, match="maxmemory"):
+                both.channel.publish(LARGE)
+            assert both.end(*both.messages, result=LARGE.encode()) == [1]
+            client.config_set("maxmemory", 0)
+        assert both.kept("known") == LARGE.encode()
+        both.ledger.drop("known")

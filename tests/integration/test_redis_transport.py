@@ -161,7 +161,7 @@ def waits(client):
 
 
 def _raw(end, body):
-    return end.channel.lay_out(body)[3]
+    return b"".join(end.channel.lay_out(body)[3:])
 
 
 def test_waiting_asks_for_little(redis_url, redis_server, ends, monkeypatch):

@@ -373,7 +373,7 @@ def test_request_behind_the_label_of_another_is_refused(
                 data = _envelope.seal(copy, "default")
                 swapped = _envelope.label(data, other.headers, other.correlation_id)
                 queue = next(iter(worker.queues.values()))
-                assert list(broker.publish_many([("", queue, 9, swapped)])) == [True]
+                assert list(broker.publish_many([("", queue, 9, swapped, b"")])) == [True]
         assert engine.storage.get_flow_state() == "SUCCESS"
         assert sorted(started[-2:]) == sorted(ids)
         assert len(started) == len(set(started))

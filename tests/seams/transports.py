@@ -21,7 +21,7 @@ import kombu
 import pytest
 
 from wbengine.engines.worker_based.messages import envelope as env
-from wbengine.transports import broker, resolve
+from wbengine.transports import broker, filesystem, resolve
 
 __all__ = [
     "ALL",
@@ -170,7 +170,7 @@ class OwnChannel(broker.Consumer):
         self.broker.refresh()
         found = None
         while found is None and (taken := self.broker.take_many([(1, (queue,))])):
-            found = alone.hold(taken[0][1])
+            found = alone.hold(taken[0][1], [taken[0][1]])
         alone.cancel()
         if found is not None and no_ack:
             found.ack()
@@ -347,7 +347,7 @@ def _read(channel: Any, message: Any) -> Any:
 
 def put_raw(connection: Any, queue: str, data: bytes) -> bool:
     """Put bytes into a queue of ours past all that would refuse them; False: there is none."""
-    (put,) = connection.broker.publish_many([("", queue, 0, data)])
+    (put,) = connection.broker.publish_many([("", queue, 0, data, b"")])
     return bool(put)
 
 
@@ -396,7 +396,8 @@ class Folder:
 
     def messages(self, queue: str) -> list[bytes]:
         """What is in a queue, or was taken out and is not settled, in its order."""
-        found = self._ask("SELECT data FROM message WHERE queue = ? ORDER BY place, n", queue)
+        which = "FROM message WHERE queue = ? ORDER BY place, n"
+        found = self._ask(f"SELECT {filesystem._DATA} {which}", queue)
         return [data for (data,) in found]
 
     def put(self, queue: str, data: bytes) -> None:

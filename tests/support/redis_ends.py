@@ -154,13 +154,21 @@ class Both(Taker):
 
     def told(self, messages, result=b"r", key="answer"):
         """What `end_many` is to be told."""
-        return [
-            ((m.properties["correlation_id"], m.claim.epoch, result), m, self.message(key, "a"))
-            for m in messages
-        ]
+        laid_out = self.channel.lay_out(result, "ex", key)
+        return [((m.properties["correlation_id"], m.claim.epoch), m, laid_out) for m in messages]
+
+    def kept(self, id):
+        """The body of the result that is in a row."""
+        return self.ledger.state(id).result.partition(b"\n")[2]
 
     def end(self, *messages, order=None, **told):
         return self.store.answer_many(self.told(messages, **told), order)
+
+    def take_answers(self, count=1, timeout=SOON):
+        self.channel.basic_consume("answers", False, self.messages.append, consumer_tag="answers")
+        until = len(self.messages) + count
+        while len(self.messages) < until:
+            self.connection.drain_events(timeout=timeout)
 
     def answers(self):
         return self.store.size("answers")

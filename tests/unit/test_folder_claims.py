@@ -14,7 +14,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base, directory
 from wbengine.transports import _envelope, filesystem, resolve
-from wbengine.transports.broker import Taken
+from wbengine.transports.broker import Consumer, Taken
 
 Opened = Callable[..., filesystem.FileBroker]
 
@@ -56,7 +56,7 @@ def put(store: filesystem.FileBroker, ledger: base.Ledger, *ids: str, digest: st
 
 
 def put_raw(store: filesystem.FileBroker, data: bytes, queue: str = "q") -> bool:
-    return next(store.publish_many([("", queue, 0, data)]))
+    return next(store.publish_many([("", queue, 0, data, b"")]))
 
 
 def take(store: filesystem.FileBroker, most: int = 10) -> list[Taken]:
@@ -68,7 +68,7 @@ def take(store: filesystem.FileBroker, most: int = 10) -> list[Taken]:
 
 
 def answer(taken: Taken, id: str) -> tuple[Any, Taken, Any]:
-    return (id, 1, f"{id}!".encode()), taken, ("", "answers", 0, f"{id}!".encode())
+    return (id, 1), taken, ("", "answers", 0, id.encode(), b"!")
 
 
 def waiting(root: Path, queue: str = "answers") -> list[bytes]:
@@ -186,6 +186,26 @@ def test_an_end_is_stored_answered_and_acknowledged(
     assert waiting(root, "q") == []
 
 
+def test_a_result_is_written_once(
+    opened: Opened, root: Path, ledger: directory.DirectoryLedger
+) -> None:
+    """The answer is read from its row; if that was read and removed before, nobody wants it."""
+    worker = opened("w")
+    ledger.open_many([("a", 1), ("b", 1)])
+    put(worker, ledger, "a", "b")
+    found = take(worker)
+    worker.end_many([answer(found[0], "a"), answer(found[1], "b")])
+    assert Folder(root)._ask("SELECT result FROM request") == [(b"a!",), (b"b!",)]
+    assert Folder(root)._ask("SELECT data FROM message") == [(None,), (None,)]
+    assert waiting(root) == [b"a!", b"b!"]
+    ledger.drop_many(["a", "b"])
+    came: list[Any] = []
+    Consumer(worker, came.append).consume(["answers"])
+    with pytest.raises(TimeoutError):
+        worker.drain(0.05)
+    assert came == waiting(root) == Folder(root).rejected == []
+
+
 def test_an_end_that_failed_is_done_whole_another_time(
     opened: Opened,
     root: Path,
@@ -198,8 +218,7 @@ def test_an_end_that_failed_is_done_whole_another_time(
     put(worker, ledger, *"abc")
     found = take(worker)
     ended = [answer(taken, id) for taken, id in zip(found, "abc", strict=True)]
-    ended[2] = (*ended[2][:2], ("", "answers", 0, None))  # no data: it cannot be written
-    monkeypatch.setattr(_envelope, "split", lambda data: (b"", data))
+    ended[2] = (*ended[2][:2], ("", "answers", float("nan"), b"", b""))  # it cannot be written
     monkeypatch.setattr(filesystem, "_portions", lambda items, laid_out: [items])
     with pytest.raises(exceptions.TransportFailure):
         worker.end_many(ended)
@@ -237,7 +256,7 @@ def test_queue_that_is_bound_late_gets_the_answer(
     worker.end_many([answer(first, "a")])
     engine.declare_queue("late")
     engine.bind("ex", "k", "late")
-    counts, _ = worker.end_many([(("b", 1, b"b!"), second, ("ex", "k", 0, b"b!"))])
+    counts, _ = worker.end_many([(("b", 1), second, ("ex", "k", 0, b"b", b"!"))])
     assert list(counts) == [1] and waiting(root, "late") == [b"b!"]
 
 

@@ -38,7 +38,7 @@ def test_messages_that_are_none_fill_no_log(
     url = f"memory://{tmp_path.name}" if kind == "memory" else f"filesystem://{tmp_path}/broker"
     with resolve(url, exchange="x").open() as broker:
         broker.declare_queue("q")
-        assert all(broker.publish_many([("", "q", 0, b"none")] * 50))
+        assert all(broker.publish_many([("", "q", 0, b"none", b"")] * 50))
         taken = [each for _, each in _all(broker)]
         for each in taken:
             broker.discard(each, "it is none")

@@ -97,8 +97,8 @@ def test_queue_is_used_by_its_consumer_and_by_what_comes(connect: Any, folder: F
     for queue in ("filled", "empty"):
         declare(connection, queue)
     folder.leave_unused(filesystem.STALE_AFTER + 60)
-    channel.broker.publish_many([("", "filled", 0, b"x")])
-    next(channel.broker.publish_many([("", "filled", 0, b"x")]))
+    channel.broker.publish_many([("", "filled", 0, b"x", b"")])
+    next(channel.broker.publish_many([("", "filled", 0, b"x", b"")]))
     channel.basic_consume(queue="q", no_ack=False, callback=print, consumer_tag="x")
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0)
@@ -484,8 +484,8 @@ def test_what_is_deleted_is_not_written_again(root: Path) -> None:
 
 def test_folder_of_a_later_version_is_refused(root: Path, connect: Any, folder: Folder) -> None:
     connect().release()
-    folder._ask("UPDATE about SET format = 2")
-    with pytest.raises(exceptions.TransportFailure, match=r"format 2, this version .* knows 1"):
+    folder._ask("UPDATE about SET format = 3")
+    with pytest.raises(exceptions.TransportFailure, match=r"format 3, this version .* knows 2"):
         connect()
 
 

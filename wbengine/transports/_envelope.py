@@ -29,7 +29,7 @@ _LEDGER: Final = "wbe-ledger"
 _EPOCH: Final = "wbe-epoch"
 
 
-class BadMessage(Exception):
+class BadMessage(ValueError):
     """The bytes are not a message of ours; the text says why."""
 
 
@@ -99,8 +99,8 @@ def row_of(text: bytes, digest: str) -> tuple[str, int] | None:
         return None
 
 
-def seal(message: Sealed, exchange: str) -> bytes:
-    """Lay out a message.
+def head_of(message: Sealed, exchange: str) -> bytes:
+    """What stands before the body of a message.
 
     :raises TooLarge: it is larger than `LIMIT`.
     :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
@@ -120,12 +120,16 @@ def seal(message: Sealed, exchange: str) -> bytes:
         "properties": properties,
     }
     start = _json_text.encode(head, finite=True)[:-1]
-    data = b'%b,"headers":%b,"size":%d}\n%b' % (start, headers, len(body), body)
-    if len(data) > LIMIT:
-        raise exceptions.TooLarge(
-            f"a message of {len(data)} bytes is over the limit of {LIMIT} bytes"
-        )
-    return data
+    lines = b'%b,"headers":%b,"size":%d}\n' % (start, headers, len(body))
+    size = len(lines) + len(body)
+    if size > LIMIT:
+        raise exceptions.TooLarge(f"a message of {size} bytes is over the limit of {LIMIT} bytes")
+    return lines
+
+
+def seal(message: Sealed, exchange: str) -> bytes:
+    """A message in one piece; raises what `head_of` does."""
+    return head_of(message, exchange) + message.encoded
 
 
 def _read(raw: bytes) -> Any:
@@ -138,7 +142,7 @@ def _read(raw: bytes) -> Any:
     return head
 
 
-def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
+def _parse(data: bytes, body: bytes) -> tuple[dict[str, Any], bytes]:
     cut = data.find(b"\n")
     if cut < 0:
         raise BadMessage("it has no head line")
@@ -148,7 +152,7 @@ def _parse(data: bytes) -> tuple[dict[str, Any], bytes]:
         raise BadMessage(f"its head is not JSON in UTF-8 ({type(exc).__name__})") from None
     if not isinstance(head, dict):
         raise BadMessage(f"its head is {type(head).__name__}, not an object")
-    body = data[cut + 1 :]
+    body = body or data[cut + 1 :]
     size = head.get("size")
     if type(size) is not int or size != len(body):
         raise BadMessage(f"its body has {len(body)} bytes, its head says {size!r:.20}")
@@ -170,12 +174,14 @@ class Message:
     #: What its broker knows it by.
     origin: Any
 
-    def __init__(self, data: bytes, channel: Channel | None, tag: int, again: bool) -> None:
-        """Read a message.
+    def __init__(
+        self, data: bytes, channel: Channel | None, tag: int, again: bool, body: bytes = b""
+    ) -> None:
+        """Read a message; its `body`, where that came apart from its head.
 
         :raises BadMessage: it is none; nothing else is raised, whatever the bytes are.
         """
-        head, self.body = _parse(data)
+        head, self.body = _parse(data, body)
         if head.get("v") != VERSION:
             raise BadMessage(f"its layout is {head.get('v')!r:.20}, not {VERSION}")
         properties, headers = head.get("properties"), head.get("headers")

@@ -48,7 +48,7 @@ TURNS: Final = 1 << 22
 LOST: Final = "lost-with-the-power"
 
 NAME: Final = "wbengine.db"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 #: Of a folder of the version before.
 _FORMER: Final = ("queues", "journal")
 
@@ -72,13 +72,13 @@ CREATE TABLE binding(exchange TEXT, key TEXT, queue TEXT, PRIMARY KEY (exchange,
   WITHOUT ROWID;
 CREATE TABLE message(n INTEGER PRIMARY KEY, queue TEXT NOT NULL, place INTEGER NOT NULL,
   at REAL NOT NULL, taken INTEGER NOT NULL DEFAULT {FREE}, again INTEGER NOT NULL DEFAULT 0,
-  id TEXT, epoch INTEGER, data BLOB NOT NULL);
+  id TEXT, epoch INTEGER, data BLOB, result_of TEXT);
 CREATE INDEX message_taken ON message(taken, queue, place);
 CREATE TABLE request(id TEXT PRIMARY KEY, epoch INTEGER NOT NULL, state INTEGER NOT NULL,
   holder TEXT, changed REAL NOT NULL, taken INTEGER, message INTEGER, result BLOB) WITHOUT ROWID;
 CREATE TABLE beat(holder TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
-CREATE VIEW ended AS SELECT NULL AS id, NULL AS epoch, NULL AS holder, NULL AS result, NULL AS n,
-  NULL AS taken, NULL AS routes, NULL AS queues, NULL AS place, NULL AS at, NULL AS data;
+CREATE VIEW ended AS SELECT NULL AS id, NULL AS epoch, NULL AS holder, NULL AS n, NULL AS taken,
+  NULL AS routes, NULL AS queues, NULL AS place, NULL AS at, NULL AS data;
 
 CREATE TRIGGER claimed AFTER UPDATE OF taken ON message
 WHEN NEW.taken <> {FREE} AND NEW.id IS NOT NULL BEGIN
@@ -93,10 +93,10 @@ CREATE TRIGGER held AFTER UPDATE OF state ON request WHEN NEW.state = 1 BEGIN
 END;
 CREATE TRIGGER ending INSTEAD OF INSERT ON ended
 WHEN NEW.routes = (SELECT routes FROM about) BEGIN
-  UPDATE request SET state = 2, holder = NULL, result = NEW.result, changed = NEW.at
+  UPDATE request SET state = 2, holder = NULL, result = NEW.data, changed = NEW.at
   WHERE id = NEW.id AND epoch = NEW.epoch AND state = 1 AND holder = NEW.holder;
-  INSERT INTO message(queue, place, at, data)
-  SELECT name, NEW.place, NEW.at, NEW.data
+  INSERT INTO message(queue, place, at, data, result_of)
+  SELECT name, NEW.place, NEW.at, iif(changes(), NULL, NEW.data), iif(changes(), NEW.id, NULL)
   FROM json_each(NEW.queues) JOIN queue ON name = json_each.value
   WHERE NOT EXISTS
     (SELECT 1 FROM request WHERE id = NEW.id AND (epoch <> NEW.epoch OR state <> 2));

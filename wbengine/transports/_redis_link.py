@@ -6,6 +6,7 @@ to find out.  A connection whose answer did not come is not used any more.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -223,10 +224,19 @@ class Link:
         self.send(*args)
         return self.receive()
 
-    def run(self, script: Script, *args: Any) -> Any:
-        """Run a script; one that the server does not know (any more) is sent in full."""
+    def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
+        """Run a script; one that the server does not know (any more) is sent in full.
+
+        It is run `after` other commands, whether they are refused or not.
+        """
+        for command in after:  # large ones, which are not copied once more to go out together
+            self.send(*command)
+        self.send("EVALSHA", script.digest, 1, self.place.prefix, *args)
+        for _ in after:
+            with contextlib.suppress(errors.ResponseError):
+                self.receive()
         try:
-            return self.call("EVALSHA", script.digest, 1, self.place.prefix, *args)
+            return self.receive()
         except errors.NoScriptError:
             return self.call("EVAL", script.text, 1, self.place.prefix, *args)
 
@@ -300,15 +310,22 @@ class Client:
         """Whether the connection was lost; it is not opened again."""
         return self._link.broken
 
-    def run(self, script: Script, *args: Any) -> Any:
-        """Run a script.
+    def run(self, script: Script, *args: Any, after: Sequence[tuple[Any, ...]] = ()) -> Any:
+        """Run a script, `after` other commands.
 
         :raises LOST: the server was not reached, or did not answer; it may have run all the same.
         :raises kind: it refused, and nothing was done (out of memory, no permission, ...).
         """
+        return self._do(self._link.run, script, *args, after=after)
+
+    def call(self, *args: Any) -> Any:
+        """Send a command; as `run`."""
+        return self._do(self._link.call, *args)
+
+    def _do(self, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
         try:
             with self._lock:
-                return self._link.run(script, *args)
+                return work(*args, **more)
         except errors.ConnectionError:
             raise
         except errors.ResponseError as error:

@@ -8,14 +8,17 @@ Keys, all below one prefix:
     qs, own   queues; those that go with their owner, by when he was last heard of
     q:QUEUE   what waits: numbers, with an `r` if redelivered, by (9 - priority, number)
     d:QUEUE   the messages that wait or are held, by number
+    b:ID      the body of a message whose number is told as `number@ID`, or of one (`number&ID`)
+              whose row keeps it, and goes with it; one that nothing refers to yet goes soon
     c         who consumes, by when he was last heard of (the server's clock, in milliseconds)
     h:WHO     what he holds: `queue number`, with its place in the queue and which take it was
     bell:QUEUE, n:WHO   lists to block on
 
 And those of the ledger beside them, where the script that takes a request claims its row:
 
-    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, which claim it was `k`, the
-                  life it was opened in `l`; `t` milliseconds until it goes once it is DONE, if its
+    r:ID          a row: epoch `e`, state `s`, holder `h`, result `d`, and `b` where its body is if
+                  that is apart; which claim it was `k`, the life it was opened in `l`; `t`
+                  milliseconds until it goes once it is DONE, if its
                   engine wants less than a week
     rows          ids, by when their rows were opened or ended (the server's clock, milliseconds)
     held:HOLDER   the ids of the rows that a holder has
@@ -52,8 +55,12 @@ GONE_AFTER: Final = 15
 #: Seconds after which everything goes that nobody came for.
 KEPT_FOR: Final = 7 * 24 * 3600
 
+#: Seconds after which the body of a message goes that is apart from it.
+BODY_KEPT_FOR: Final = 30 * 24 * 3600
+
 _TIMES: Final = f"""
 local TTL, OWNED, GONE = {KEPT_FOR * 1000}, {OWNED_FOR * 1000}, {GONE_AFTER * 1000}
+local BODY_TTL = {BODY_KEPT_FOR * 1000}
 """
 HEAD: Final = (
     _TIMES
@@ -94,6 +101,7 @@ ROW_KEPT_FOR: Final = 7 * 24 * 3600
 #: ledger() -> its id, the life of its server, from which life on rows are not forgotten, until when
 #: nothing is claimed, count of claims
 #: is_gone_when_done(id, milliseconds that results are kept for its engine, and for its worker)
+#: whole(result, ID of its body if that is apart) -> the result; '' if it is lost
 LEDGER: Final = f"""
 local FORGOTTEN, HOLD, LEDGER_TTL = '{FORGOTTEN}', {HOLD * 1000}, {LEDGER_KEPT_FOR * 1000}
 local ROW_TTL = {ROW_KEPT_FOR * 1000}
@@ -113,6 +121,11 @@ local function is_gone_when_done(id, engines, workers)
   local ttl = math.min(tonumber(engines or ROW_TTL), tonumber(workers) or math.huge)
   if ttl < ROW_TTL then call('PEXPIRE', P .. 'r:' .. id, string.format('%.0f', ttl)) end
   return ttl == 0
+end
+local function whole(result, body)
+  if not body then return result or '' end
+  body = call('GET', P .. 'b:' .. body)
+  return body and result .. body or ''
 end
 local function prolong(id)
   if call('PTTL', P .. 'r:' .. id) >= 0 then call('PEXPIRE', P .. 'r:' .. id, ROW_TTL) end
@@ -208,13 +221,13 @@ return {run, count, life, from}
 CLAIM: Final = """
 local function claim(id, epoch, holder, name)
   local r = P .. 'r:' .. id
-  local row = call('HMGET', r, 'e', 's', 'h', 'd', 'k', 'l')
+  local row = call('HMGET', r, 'e', 's', 'h', 'd', 'k', 'l', 'b')
   if not row[1] then return {'MISSING', epoch, '', ''} end
   if row[1] ~= epoch then
     local verdict = tonumber(epoch) < tonumber(row[1]) and 'STALE' or 'MISSING'
     return {verdict, row[1], '', ''}
   end
-  if row[2] == 'done' then return {'DONE', epoch, '', row[4] or ''} end
+  if row[2] == 'done' then return {'DONE', epoch, '', whole(row[4], row[7])} end
   if row[2] == 'claimed' then
     return {row[5] == name and 'GRANTED' or 'HELD', epoch, row[3], ''}
   end
@@ -245,11 +258,44 @@ local function label(data)
 end
 """
 
+#: keep(id, ID of a body) -> its mark: from now on it goes with that row
+_KEEP: Final = """
+local function keep(id, body)
+  local r, b = P .. 'r:' .. id, P .. 'b:' .. body
+  call('HSET', r, 'b', body)
+  local left = call('PTTL', r)
+  if left < 0 then call('PERSIST', b) else call('PEXPIRE', b, left) end
+  return '&' .. body
+end
+"""
+
+#: forget(queue, numbers): their messages go, and bodies of theirs
+#: clear(queue) -> how many messages waited, which go
+_FORGET: Final = """
+local function forget(queue, given)
+  local numbers, bodies = {}, {}
+  for i, number in ipairs(given) do
+    local id
+    numbers[i], id = string.match(number, '^(%d+)@?(%x*)')
+    if id ~= '' then bodies[#bodies + 1] = P .. 'b:' .. id end
+  end
+  call('HDEL', P .. 'd:' .. queue, unpack(numbers))
+  if #bodies > 0 then call('DEL', unpack(bodies)) end
+end
+local function clear(queue)
+  local numbers = call('ZRANGE', P .. 'q:' .. queue, 0, -1)
+  for _, number in ipairs(numbers) do forget(queue, {number}) end
+  call('DEL', P .. 'q:' .. queue)
+  return #numbers
+end
+"""
+
 #: What was taken and seen by nobody is neither marked as delivered nor claimed any more.
 _BACK: Final = (
     LEDGER
     + LABEL
     + UNCLAIM
+    + _FORGET
     + """
 local function put_back(who, field, seen, unheard, refused)
   local h = P .. 'h:' .. who
@@ -257,13 +303,12 @@ local function put_back(who, field, seen, unheard, refused)
   if not held then return 0 end
   call('HDEL', h, field)
   local place, take = string.match(held, '^(%S+) (%S+)$')
-  local queue, number, again = string.match(field, '^(%S+) (%d+)(r?)$')
+  local queue, number, again = string.match(field, '^(%S+) (%d[^r]*)(r?)$')
   seen = seen and not (unheard[take] or unheard[take .. ':' .. number .. again])
-  local data = call('HGET', P .. 'd:' .. queue, number)
+  local data = call('HGET', P .. 'd:' .. queue, string.match(number, '^%d+'))
+  if refused or not data then forget(queue, {number}) end
   if data then
-    if refused then
-      call('HDEL', P .. 'd:' .. queue, number)
-    else
+    if not refused then
       call('ZADD', P .. 'q:' .. queue, place, number .. (seen and 'r' or again))
       ring(queue)
     end
@@ -288,8 +333,8 @@ end
 
 _DROP: Final = """
 local function drop(queue)
-  local waited = call('ZCARD', P .. 'q:' .. queue)
-  call('DEL', P .. 'q:' .. queue, P .. 'd:' .. queue, P .. 'bell:' .. queue)
+  local waited = clear(queue)
+  call('DEL', P .. 'd:' .. queue, P .. 'bell:' .. queue)
   call('SREM', P .. 'qs', queue)
   call('ZREM', P .. 'own', queue)
   for _, binding in ipairs(call('HKEYS', P .. 'b')) do
@@ -336,17 +381,10 @@ return id
 SIZE: Final = Script("return redis.call('ZCARD', KEYS[1] .. 'q:' .. ARGV[1])")
 
 #: (queue) -> how many messages went
-DROP_QUEUE: Final = Script(HEAD + _DROP + "return drop(ARGV[1])")
+DROP_QUEUE: Final = Script(HEAD + _FORGET + _DROP + "return drop(ARGV[1])")
 
 #: (queue) -> how many messages went
-PURGE: Final = Script(HEAD + """
-local numbers = call('ZRANGE', P .. 'q:' .. ARGV[1], 0, -1)
-for _, number in ipairs(numbers) do
-  call('HDEL', P .. 'd:' .. ARGV[1], string.match(number, '^%d+'))
-end
-call('DEL', P .. 'q:' .. ARGV[1])
-return #numbers
-""")  # fmt: skip
+PURGE: Final = Script(HEAD + _FORGET + "return clear(ARGV[1])")
 
 #: (binding)
 BIND: Final = Script(HEAD + ALWAYS + """
@@ -370,23 +408,26 @@ return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 """)  # fmt: skip
 
 #: settle(who, queue, numbers) -> how many of them he held, who has them no more
-SETTLING: Final = """
+SETTLING: Final = (
+    _FORGET
+    + """
 local function settle(who, queue, given)
   local h, fields, held, numbers = P .. 'h:' .. who, {}, {}, {}
   for i, number in ipairs(given) do fields[i] = queue .. ' ' .. number end
   for i, there in ipairs(call('HMGET', h, unpack(fields))) do
     if there then
       held[#held + 1] = fields[i]
-      numbers[#numbers + 1] = string.match(given[i], '^%d+')
+      numbers[#numbers + 1] = given[i]
     end
   end
   if #held > 0 then
     call('HDEL', h, unpack(held))
-    call('HDEL', P .. 'd:' .. queue, unpack(numbers))
+    forget(queue, numbers)
   end
   return #held
 end
 """
+)
 
 #: (who, id of all this where he declared anything, or '') -> 0: another one, he has not joined
 JOIN: Final = Script(HEAD + ALWAYS + """
@@ -539,17 +580,22 @@ return 1
 # Publishing: refused, with nothing done, where the routing that chose the queues is not that of the
 # server any more.
 
-#: place(queue, priority, message) -> 1 if there is such a queue; all goes in with put()
+#: place(queue, priority, message, mark and ID of a body that is apart, or '') -> 1 if there is such
+#: a queue; all goes in with put().  bodies[n]: ID of the body of the n-th message, if it is apart;
+#: unless all of them are there, nothing is done.
 _PUTTING: Final = """
 local known, total = {}, 0
-local function place(queue, priority, data)
+local function place(queue, priority, data, body)
   if known[queue] == nil then
     known[queue] = call('SISMEMBER', P .. 'qs', queue) == 1 and {}
   end
   local new = known[queue]
   if not new then return 0 end
   -- 2^49 numbers for each priority: a place is an integer that a double holds.
-  new[#new + 1] = {(9 - priority) * 562949953421312, data}
+  new[#new + 1] = {(9 - priority) * 562949953421312, data, body}
+  if string.sub(body, 1, 1) == '@' then
+    call('PEXPIRE', P .. 'b:' .. string.sub(body, 2), BODY_TTL)
+  end
   total = total + 1
   return 1
 end
@@ -562,7 +608,8 @@ local function put()
       for k, message in ipairs(new) do
         number = number + 1
         data[2 * k - 1], data[2 * k] = number, message[2]
-        places[2 * k - 1], places[2 * k] = string.format('%.0f', message[1] + number), number
+        places[2 * k - 1] = string.format('%.0f', message[1] + number)
+        places[2 * k] = number .. message[3]
       end
       call('HSET', d, unpack(data))
       call('ZADD', q, unpack(places))
@@ -576,16 +623,23 @@ end
 if ARGV[1] ~= version then
   return {version, call('HGETALL', P .. 'x'), call('HKEYS', P .. 'b')}
 end
+local bodies = {}
+for n, id in string.gmatch(ARGV[2], '(%d+):(%x+)') do
+  if call('EXISTS', P .. 'b:' .. id) == 0 then return false end
+  bodies[n + 1] = id
+end
+local function apart(n) return bodies[n] and '@' .. bodies[n] or '' end
 """
 
-#: (version of the routing that chose the queues,
+#: (version of the routing that chose the queues, bodies that are apart as `n:ID ...`, n from 0,
 #: (priority, message, number of its queues, queue...)...)
-#: -> in how many queues each is; or as `ROUTES`, when the version is another one
+#: -> in how many queues each is; or as `ROUTES`, when the version is another one; None: a body is
+#: not there
 PUT: Final = Script(HEAD + VERSION + _PUTTING + """
-local counts, i = {}, 2
+local counts, i = {}, 3
 while i <= #ARGV do
-  local last, count = i + 2 + ARGV[i + 2], 0
-  for k = i + 3, last do count = count + place(ARGV[k], ARGV[i], ARGV[i + 1]) end
+  local last, count, body = i + 2 + ARGV[i + 2], 0, apart(#counts + 1)
+  for k = i + 3, last do count = count + place(ARGV[k], ARGV[i], ARGV[i + 1], body) end
   counts[#counts + 1] = count
   i = last + 1
 end
@@ -593,30 +647,30 @@ put()
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, user, number of his session, digest if there is none, milliseconds that
-#: results are kept or '', life of the server,
+#: (version of the routing, bodies, user, number of his session, digest if there is none,
+#: milliseconds that results are kept or '', life of the server,
 #: (id, epoch, number of the row, life in which that was tried before or '', priority, request,
 #: number of its queues, queue...)...)
 #: -> in how many queues each request is, and as `HERE`; or -1, life and session, with nothing done,
-#: where one of these is another; or as `ROUTES`
+#: where one of these is another; or as `PUT`
 #:
 #: Makes rows that nothing can be in the way of, and publishes their requests.  What was tried
 #: before, and got no answer, is done if the server knows that it was not.
 OPEN_AND_PUT: Final = Script(HEAD + VERSION + _PUTTING + LEDGER + MAKE + SESSION + HERE + """
-local user, life, t = ARGV[2], tostring(ledger()[2] or 0), now()
+local user, life, t = ARGV[3], tostring(ledger()[2] or 0), now()
 local number, last = session(user)
-if number ~= ARGV[3] or life ~= ARGV[6] then return {-1, life, number or ''} end
-local counts, rows, newest, i = {}, {}, tonumber(last) or 0, 7
+if number ~= ARGV[4] or life ~= ARGV[7] then return {-1, life, number or ''} end
+local counts, rows, newest, i = {}, {}, tonumber(last) or 0, 8
 while i <= #ARGV do
   local id, row, before = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
-  local final, count = i + 6 + ARGV[i + 6], 0
+  local final, count, body = i + 6 + ARGV[i + 6], 0, apart(#counts + 1)
   if before == '' or (last ~= '*' and row > tonumber(last)) then
     if call('EXISTS', P .. 'r:' .. id) == 0 then
-      make(id, ARGV[i + 1], before == '' and life or before, ARGV[5])
+      make(id, ARGV[i + 1], before == '' and life or before, ARGV[6])
       rows[#rows + 1] = t
       rows[#rows + 1] = id
     end
-    for k = i + 7, final do count = count + place(ARGV[k], ARGV[i + 4], ARGV[i + 5]) end
+    for k = i + 7, final do count = count + place(ARGV[k], ARGV[i + 4], ARGV[i + 5], body) end
     newest = math.max(newest, row)
   else
     count = 1
@@ -627,24 +681,24 @@ end
 if #rows > 0 then call('ZADD', P .. 'rows', unpack(rows)) end
 put()
 begin_session(user, number, string.format('%.0f', newest))
-counts[#counts + 1] = here(ARGV[4], user, t)
+counts[#counts + 1] = here(ARGV[5], user, t)
 return counts
 """)  # fmt: skip
 
-#: (version of the routing, holder of claims, milliseconds that its results are kept, number of
-#: arguments of a take, those, (id, epoch, result, who took the request, its queue and number,
-#: priority, answer, number of its queues, queue...)...)
+#: (version of the routing, bodies, holder of claims, milliseconds that its results are kept, number
+#: of arguments of a take, those, (id, epoch, who took the request, its queue and number, priority,
+#: answer, number of its queues, queue...)...)
 #: -> in how many queues each answer is, -1: the row is somebody else's, and what the take returned;
-#: or as `ROUTES`
+#: or as `PUT`
 #:
-#: Stores results, publishes the answers, acknowledges the requests, and takes others.  Whoever
+#: Stores answers in rows, publishes them, acknowledges the requests, and takes others.  Whoever
 #: removed a row has no use for the answer; if it was lost, its engine may wait for that.
-END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + ALWAYS + """
-local t, holder, last, counts = now(), ARGV[2], 4 + ARGV[4], {}
+END: Final = Script(HEAD + VERSION + _PUTTING + SETTLING + LABEL + TAKING + _KEEP + ALWAYS + """
+local t, holder, last, counts = now(), ARGV[3], 5 + ARGV[5], {}
 local i = last + 1
 local ended, rows, gone, taken = {}, {}, {}, {}
 while i <= #ARGV do
-  local id, final, count = ARGV[i], i + 8 + ARGV[i + 8], 0
+  local id, final, count, body = ARGV[i], i + 7 + ARGV[i + 7], 0, apart(#counts + 1)
   local r = P .. 'r:' .. id
   local there = call('HMGET', r, 'e', 's', 'h', 'l', 't')
   local same = there[1] == ARGV[i + 1]
@@ -652,20 +706,24 @@ while i <= #ARGV do
     (there[2] == 'claimed' and there[3] == holder)
     or (there[2] == 'open' and is_forgotten(there[4]))
   ) then
-    call('HSET', r, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
+    call('HSET', r, 's', 'done', 'd', ARGV[i + 6], 'h', '', 'k', '')
     ended[#ended + 1] = id
     rows[#rows + 1] = t
     rows[#rows + 1] = id
-    if is_gone_when_done(id, there[5], ARGV[3]) then gone[#gone + 1] = id end
+    if is_gone_when_done(id, there[5], ARGV[4]) then
+      gone[#gone + 1] = id
+    elseif body ~= '' then
+      body = keep(id, bodies[#counts + 1])
+    end
   elseif there[1] and not (same and there[2] == 'done') then
     count = -1
   end
-  for k = i + 9, final do
-    if count >= 0 then count = count + place(ARGV[k], ARGV[i + 6], ARGV[i + 7]) end
+  for k = i + 8, final do
+    if count >= 0 then count = count + place(ARGV[k], ARGV[i + 5], ARGV[i + 6], body) end
   end
-  local by = ARGV[i + 3] .. ' ' .. ARGV[i + 4]
-  taken[by] = taken[by] or {who = ARGV[i + 3], queue = ARGV[i + 4], numbers = {}}
-  table.insert(taken[by].numbers, ARGV[i + 5])
+  local by = ARGV[i + 2] .. ' ' .. ARGV[i + 3]
+  taken[by] = taken[by] or {who = ARGV[i + 2], queue = ARGV[i + 3], numbers = {}}
+  table.insert(taken[by].numbers, ARGV[i + 4])
   counts[#counts + 1] = count
   i = final + 1
 end
@@ -676,6 +734,6 @@ end
 if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 for _, from in pairs(taken) do settle(from.who, from.queue, from.numbers) end
 put()
-counts[#counts + 1] = last > 4 and take(5, last, t)
+counts[#counts + 1] = last > 5 and take(6, last, t)
 return counts
 """)  # fmt: skip

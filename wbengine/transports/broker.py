@@ -23,8 +23,8 @@ from wbengine.transports import _envelope
 
 LOG = logging.getLogger(__name__)
 
-#: A message as it is published: exchange ('': `key` is a queue), key, priority, data.
-LaidOut = tuple[str, str, int, bytes]
+#: A message as it is published: exchange ('': `key` is a queue), key, priority, head, body.
+LaidOut = tuple[str, str, int, bytes, bytes]
 
 Handle = Callable[[_envelope.Message], object]
 
@@ -37,18 +37,20 @@ class Taken:
 
     `claim`: what the ledger said of the request in it, where the broker asked it in the same step;
     `label`: of the row that it looked at, as far as it is known; `at`: when that step was begun, on
-    the monotonic clock.
+    the monotonic clock.  `away`: where its body is, which `Broker.fetch` brings.  No `data`: it was
+    in a row, and went with that.
     """
 
-    __slots__ = ("again", "at", "claim", "data", "label", "queue", "token")
+    __slots__ = ("again", "at", "away", "body", "claim", "data", "label", "queue", "token")
 
-    def __init__(self, queue: str, token: Any, data: bytes, again: bool) -> None:
+    def __init__(self, queue: str, token: Any, data: bytes | None, again: bool) -> None:
         self.queue = queue
         self.claim: Any = None
         self.label = b""
         self.at: float | None = None
         self.token = token
         self.data = data
+        self.body = self.away = b""
         self.again = again
 
 
@@ -143,10 +145,10 @@ class Broker(abc.ABC):
         :raises TooLarge: it has more than 64 MiB.
         :raises ValueError, TypeError: headers are no JSON, or no JSON numbers.
         """
-        data = _envelope.seal(message, exchange)
+        head = _envelope.head_of(message, exchange)
         if self.labels:
-            data = _envelope.label(data, message.headers, message.correlation_id)
-        return exchange, message.routing_key, message.priority, data
+            head = _envelope.label(head, message.headers, message.correlation_id)
+        return exchange, message.routing_key, message.priority, head, message.encoded
 
     @abc.abstractmethod
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
@@ -157,12 +159,12 @@ class Broker(abc.ABC):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]],
         told: Any = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
-        """For each request that was claimed while it was `taken`: store its result in the row
-        (id, epoch, result), publish the answer, and forget the request, in one step.  In it
-        messages are taken, too, where `told`, by `order`, says so.
+        """For each request that was claimed while it was `taken`: store its answer in the row
+        (id, epoch), publish it, and forget the request, in one step.  In it messages are taken,
+        too, where `told`, by `order`, says so.
 
         In how many queues each answer is; -1, and it is in none, where the row is somebody else's.
         And what was taken.
@@ -171,7 +173,7 @@ class Broker(abc.ABC):
 
     def answer_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], _envelope.Message, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], _envelope.Message, LaidOut]],
         order: AnswerAndTake | None = None,
     ) -> Sequence[int]:
         """`end_many` of requests that were taken by whatever consumer; and what is ordered."""
@@ -223,6 +225,9 @@ class Broker(abc.ABC):
 
         Each comes with the number of its group.  With `batch` 1, one message at most.
         """
+
+    def fetch(self, taken: Iterable[Taken]) -> None:  # noqa: B027 - where all come whole
+        """Bring the bodies of those that are `away`; any thread."""
 
     @abc.abstractmethod
     def settle_many(self, taken: Sequence[Taken]) -> bool:
@@ -505,22 +510,27 @@ class Consumer:
         """Hand out what is `ready`; how many."""
         count = 0
         while self.ready:
-            message = self.hold(self.ready[0])
+            message = self.hold(self.ready[0], self.ready)
             self.ready.popleft()  # not before it is held: orders of others count it
             if message is not None:
                 count += 1
                 self.handle(message)
         return count
 
-    def hold(self, taken: Taken) -> _envelope.Message | None:
-        """What was taken, as a message.  None: it cannot be read, or nobody wants it, and it went
-        back."""
+    def hold(self, taken: Taken, ready: Iterable[Taken]) -> _envelope.Message | None:
+        """What was taken, and is the first of what is `ready`, as a message.  None: it cannot be
+        read, or nobody wants it, and it went back."""
         if self.closed or taken.queue not in self.queues:
             self._broker.give_back(taken, delivered=False)
             return None
+        if taken.away:
+            self._broker.fetch(ready)
+        if taken.data is None:  # whoever waited for it has it from there
+            self._broker.refuse(taken)
+            return None
         tag = next(self._tags)
         try:
-            message = _envelope.Message(taken.data, self, tag, taken.again)
+            message = _envelope.Message(taken.data, self, tag, taken.again, taken.body)
             if taken.claim is not None and not _envelope.has_label(message, taken.label):
                 raise _envelope.BadMessage("its label names the row of another request")
         except _envelope.BadMessage as exc:
@@ -529,7 +539,7 @@ class Consumer:
                 self._broker.on_discard()
             return None
         message.claim, message.taken, message.origin = taken.claim, taken.at, taken
-        taken.data = b""
+        taken.data = taken.body = b""
         self.room.held[tag] = taken
         return message
 
@@ -561,7 +571,7 @@ class Consumer:
             left = list(order.taken)
             try:
                 while left:
-                    message = self.hold(left[0])
+                    message = self.hold(left[0], left)
                     if message is not None:
                         found.append(message)
                     del left[0]

@@ -58,14 +58,16 @@ _TAKE: Final = (
     "UPDATE message SET taken = ?, at = ? WHERE n IN (SELECT n FROM message"
     f" WHERE taken = {FREE} AND queue = ? ORDER BY place, n LIMIT ?)"
 )
+#: Of an answer whose row has it, as long as that is there.
+_DATA: Final = "coalesce(data, (SELECT r.result FROM request r WHERE r.id = result_of))"
 _TAKEN: Final = (
-    "SELECT n, again, data, message.id, message.epoch, request.epoch, state, holder, result,"
+    f"SELECT n, again, {_DATA}, message.id, message.epoch, request.epoch, state, holder, result,"
     " request.taken = message.taken AND request.message = n"
     " FROM message LEFT JOIN request ON request.id = message.id"
     " WHERE message.taken = ? ORDER BY place, n"
 )
 _READ: Final = (
-    f"SELECT n, again, data FROM message WHERE taken = {FREE} AND queue = ?"
+    f"SELECT n, again, {_DATA} FROM message WHERE taken = {FREE} AND queue = ?"
     " AND n NOT IN (SELECT value FROM json_each(?)) ORDER BY place, n LIMIT ?"
 )
 #: Of a request that was claimed as the message of this number was taken.
@@ -192,13 +194,13 @@ class FileBroker(Broker):
         now = _folder.now()
         while True:
             known = self._routes
-            routes = [known.find(exchange, key) for exchange, key, _, _ in messages]
+            routes = [known.find(*laid_out[:2]) for laid_out in messages]
             values: list[Any] = []
-            for (_, _, priority, data), queues in zip(messages, routes, strict=True):
-                label, body = _envelope.split(data)
+            for (_, _, priority, head, body), queues in zip(messages, routes, strict=True):
+                label, head = _envelope.split(head)
                 row = _envelope.row_of(label, self._out.digest) if label else None
                 for queue in queues:
-                    values += (queue, 9 - priority, now, *(row or (None, None)), body)
+                    values += (queue, 9 - priority, now, *(row or (None, None)), head + body)
             count = len(values) // 6
             places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
             done = count and self._out.write(
@@ -213,7 +215,7 @@ class FileBroker(Broker):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]],
         told: None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         # An attempt that failed was done with those before it.
@@ -223,10 +225,10 @@ class FileBroker(Broker):
             counts += self._end(some)
         return counts, ()
 
-    def _end(self, ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]]) -> list[int]:
+    def _end(self, ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]]) -> list[int]:
         assert self._claims is not None
         now = _folder.now()
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(ended))
         done = 0
         while not done:
             known = self._routes
@@ -234,10 +236,11 @@ class FileBroker(Broker):
             if not all(routes) and self._is_changed(known):
                 continue
             values: list[Any] = []
-            for ((id, epoch, result), taken, laid_out), queues in zip(ended, routes, strict=True):
-                body = _envelope.split(laid_out[3])[1]
-                values += (id, epoch, self._claims.holder, result, *taken.token[:2])
-                values += (known.version, json.dumps(queues), 9 - laid_out[2], now, body)
+            for (row, taken, (_, _, priority, head, body)), queues in zip(
+                ended, routes, strict=True
+            ):
+                values += (*row, self._claims.holder, *taken.token[:2], known.version)
+                values += (json.dumps(queues), 9 - priority, now, head + body)
             done = self._out.write_through(f"INSERT INTO ended VALUES {places}", values)
             if not done and not self._is_changed(known):
                 break
@@ -247,9 +250,9 @@ class FileBroker(Broker):
         counts = [len(queues) for queues in routes]
         # Each stores its result, comes into its queues, and its request goes.
         if done < sum(counts) + 2 * len(counts):
-            others = self._others([row[:2] for row, _, _ in ended])
+            others = self._others([row for row, _, _ in ended])
             counts = [
-                -1 if row[:2] in others else count
+                -1 if row in others else count
                 for (row, _, _), count in zip(ended, counts, strict=True)
             ]
         return counts
@@ -418,7 +421,7 @@ class FileBroker(Broker):
         kept = f"{self._in.root}/rejected/{secrets.token_hex(6)}-{taken.queue}"
         try:
             _files.make_folder(os.path.dirname(kept), private=True)
-            _files.write_new(kept, taken.data)
+            _files.write_new(kept, taken.data or b"")
         except (OSError, exceptions.TransportFailure) as error:
             kept = f"not kept ({error})"
         self._unclaim(taken)
@@ -542,7 +545,7 @@ def _portions(items: Sequence[_T], laid_out: Callable[[_T], LaidOut]) -> Iterato
     size = 0
     for item in items:
         some.append(item)
-        size += len(laid_out(item)[3])
+        size += sum(map(len, laid_out(item)[3:]))
         if len(some) == _TOGETHER or size >= _TOGETHER_BYTES:
             yield some
             some, size = [], 0

@@ -170,7 +170,8 @@ class MemoryBroker(Broker):
             return found.table.route(key)
 
     def publish_many(self, messages: Sequence[LaidOut]) -> Iterator[bool]:
-        for exchange, key, priority, data in messages:
+        for exchange, key, priority, head, body in messages:
+            data = head + body
             yield sum(self.put(queue, priority, data) for queue in self._route(exchange, key)) > 0
 
     def put(self, queue: str, priority: int, data: bytes) -> bool:

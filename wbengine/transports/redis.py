@@ -18,6 +18,7 @@ import functools
 import itertools
 import logging
 import math
+import re
 import time
 import uuid
 from collections import Counter
@@ -51,8 +52,12 @@ _BATCH: Final = 64
 #: Pauses before everything is declared once more to a server that forgot it so many seconds ago.
 _PAUSES: Final = Backoff(0.05, max_delay=2.0, jitter=0.05)
 _FORGETS: Final = 10.0
+#: Milliseconds after which a body goes that no script came to use.
+_UNUSED: Final = 60_000
 #: At most so many are delivered before the drainer looks up.
 _AT_ONCE: Final = 1000
+#: Bodies of so many bytes are keys of their own: a script hashes each byte of what it is told.
+_LARGE: Final = 16 * 1024
 
 
 def place(url: str | None, options: dict[str, Any] | None = None) -> Place:
@@ -247,6 +252,8 @@ class RedisBroker(Broker):
         self._who = ""
         self._waiting = BlockingWait(where, lambda: self._run(_redis_scripts.POKE, self._who))
         self._takes = Takes()
+        # Bodies that go apart are called by what no other process says.
+        self._id, self._bodies = uuid.uuid4().hex, itertools.count()
         self._missed = False
         self._look = True
         # What comes with the end of a wait, and the number of the take that it comes with.
@@ -346,7 +353,7 @@ class RedisBroker(Broker):
 
     def end_many(
         self,
-        ended: Sequence[tuple[tuple[str, int, bytes], Taken, LaidOut]],
+        ended: Sequence[tuple[tuple[str, int], Taken, LaidOut]],
         told: TakeOrder | None = None,
     ) -> tuple[Sequence[int], Sequence[Taken]]:
         assert self._claims is not None
@@ -382,16 +389,30 @@ class RedisBroker(Broker):
         messages: Sequence[tuple[tuple[Any, ...], LaidOut]],
         *first: Any,
     ) -> Sequence[Any]:
+        whole = False
         while True:
             routes = self._routes
             told: list[Any] = []
-            for before, (exchange, key, priority, data) in messages:
+            bodies: list[tuple[Any, ...]] = []
+            names = ""
+            for number, (before, (exchange, key, priority, head, body)) in enumerate(messages):
                 queues = routes.of(exchange, key)
-                told += *before, priority, data, len(queues), *queues
-            done: list[Any] = self._run(script, routes.version, *first, *told)
-            if isinstance(done[0], int):
+                if len(body) < _LARGE or len(queues) != 1 or whole:
+                    head += body
+                else:
+                    name = f"{self._id}{next(self._bodies):x}"
+                    bodies.append(("SET", f"{self.place.prefix}b:{name}", body, "PX", _UNUSED))
+                    names += f"{number}:{name} "
+                told += *before, priority, head, len(queues), *queues
+            done: list[Any] | None = self._run(
+                script, routes.version, names, *first, *told, after=bodies
+            )
+            if done is None:  # there was no room for a body, or it went before it was of use
+                whole = True
+            elif isinstance(done[0], int):
                 return done
-            self._routes = Routes.read(done)
+            else:
+                self._routes = Routes.read(done)
 
     # -- taking
 
@@ -480,10 +501,20 @@ class RedisBroker(Broker):
         token = who, number.decode(), take
         label, data = _envelope.split(data)
         taken = Taken(queue.decode(), token, data, number.endswith(b"r"))
+        if len(number) > 32:
+            taken.away = re.split(b"[@&r]", number)[1]
         if said is not None and self._claims is not None:
             taken.claim, taken.at = self._claims.read(said), began
             taken.label = label
         return taken
+
+    def fetch(self, taken: Iterable[Taken]) -> None:
+        away = [one for one in taken if one.away]
+        keys = [f"{self.place.prefix}b:{one.away.decode()}" for one in away]
+        for one, body in zip(away, self._client.call("MGET", *keys), strict=True):
+            one.body, one.away = body or b"", b""
+            if body is None and "&" in one.token[1]:
+                one.data = None
 
     def _join(self) -> str:
         # A name is used once: what it held, and is not known of any more, was given to others.

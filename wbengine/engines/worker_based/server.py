@@ -299,7 +299,7 @@ class Server:
             return self._start(job)
         self._leave(job)
         self.counts[claim.verdict] += 1
-        if claim.verdict == ledgers.DONE and claim.result is not None:
+        if claim.verdict == ledgers.DONE and claim.result:
             known = env.thaw(claim.result, job.id, job.reply_to)
             return [Reply(job, known, terminal=True)]
         if claim.verdict == ledgers.HELD and claim.holder == self.identity:

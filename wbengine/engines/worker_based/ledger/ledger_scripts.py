@@ -11,7 +11,7 @@ from typing import Final
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Script
 
-#: row(id) -> epoch, state, holder, result, milliseconds that its engine keeps it
+#: row(id) -> epoch, state, holder, result, where its body is, milliseconds that its engine keeps it
 #: is_held_by(holder, there, epoch): so can be who had a row that the server forgot
 _HEAD: Final = """
 local P = KEYS[1]
@@ -22,7 +22,7 @@ local function now()
 end
 """ + _redis_scripts.LEDGER + """
 local function row(id)
-  local there = call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd', 't', 'l')
+  local there = call('HMGET', P .. 'r:' .. id, 'e', 's', 'h', 'd', 'b', 't', 'l')
   local life = table.remove(there)
   if there[3] == '' then there[3] = false end
   if there[2] == 'open' and is_forgotten(life) then there[2], there[3] = 'claimed', FORGOTTEN end
@@ -32,8 +32,9 @@ local function is_held_by(holder, there, epoch)
   return there[1] == epoch and there[2] == 'claimed'
     and (there[3] == holder or there[3] == FORGOTTEN)
 end
-local function remove(id, holder)
+local function remove(id, holder, body)
   call('DEL', P .. 'r:' .. id)
+  if body then call('DEL', P .. 'b:' .. body) end
   call('ZREM', P .. 'rows', id)
   if holder then call('SREM', P .. 'held:' .. holder, id) end
 end
@@ -143,7 +144,7 @@ for i = 3, #ARGV, 3 do
   if done[i / 3] == 1 then
     local id = ARGV[i]
     call('HSET', P .. 'r:' .. id, 's', 'done', 'd', ARGV[i + 2], 'h', '', 'k', '')
-    if is_gone_when_done(id, seen[id][5], ARGV[2]) then gone[#gone + 1] = id end
+    if is_gone_when_done(id, seen[id][6], ARGV[2]) then gone[#gone + 1] = id end
   end
 end
 call('ZADD', P .. 'rows', unpack(ended))
@@ -164,7 +165,7 @@ return 1
 REOPEN: Final = Script(_HEAD + """
 local id, there = ARGV[1], row(ARGV[1])
 if not there[1] then return false end
-if there[2] == 'done' then return {there[4]} end
+if there[2] == 'done' then return {whole(there[4], there[5])} end
 if tonumber(there[1]) < tonumber(ARGV[2]) then
   call('PEXPIRE', P .. 'rows', LEDGER_TTL)
   call('HSET', P .. 'r:' .. id, 'e', ARGV[2], 's', 'open', 'h', '', 'k', '', 'l', ledger()[2] or 0)
@@ -193,12 +194,14 @@ return {done, revoked > 0 and call('HINCRBY', P .. 'server', 'count', revoked)}
 
 #: (id...)
 DROP: Final = Script(_HEAD + """
-local rows = {}
+local rows, bodies = {}, {}
 for i, id in ipairs(ARGV) do
   rows[i] = P .. 'r:' .. id
-  local holder = call('HGET', rows[i], 'h')
-  if holder and holder ~= '' then call('SREM', P .. 'held:' .. holder, id) end
+  local there = call('HMGET', rows[i], 'h', 'b')
+  if there[1] and there[1] ~= '' then call('SREM', P .. 'held:' .. there[1], id) end
+  if there[2] then bodies[#bodies + 1] = P .. 'b:' .. there[2] end
 end
+if #bodies > 0 then call('DEL', unpack(bodies)) end
 call('DEL', unpack(rows))
 call('ZREM', P .. 'rows', unpack(ARGV))
 """)  # fmt: skip
@@ -206,7 +209,10 @@ call('ZREM', P .. 'rows', unpack(ARGV))
 #: (id...) -> for each epoch, state, holder, result
 STATE: Final = Script(_HEAD + """
 local rows = {}
-for i, id in ipairs(ARGV) do rows[i] = {unpack(row(id), 1, 4)} end
+for i, id in ipairs(ARGV) do
+  local there = row(id)
+  rows[i] = {there[1], there[2], there[3], there[5] and whole(there[4], there[5]) or there[4]}
+end
 return rows
 """)  # fmt: skip
 
@@ -258,7 +264,7 @@ for _, id in ipairs(ids) do
   if (beat and tonumber(beat) > before) or (ARGV[3] == '1' and there[2] ~= 'done') then
     kept = kept + 1
   else
-    remove(id, there[3])
+    remove(id, there[3], there[5])
     removed = removed + 1
   end
 end

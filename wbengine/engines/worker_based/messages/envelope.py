@@ -16,6 +16,7 @@ from wbengine import _codec, _json_text
 from wbengine import exceptions as exc
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import kombu_json, schemas
+from wbengine.transports import _envelope
 from wbengine.types import failure as ft
 
 if TYPE_CHECKING:
@@ -257,39 +258,32 @@ def body_of(message: Any, interop: str | None = None) -> Any:
 
 
 def freeze(envelope: Envelope) -> bytes:
-    """What a ledger keeps of a terminal answer, so that it can be given again."""
-    # Both were encoded to be sent, or will be; the body may be large.
-    return b'{"headers":%b,"body":%b}' % (envelope.encoded_headers, envelope.encoded)
+    """What a ledger keeps of a terminal answer, so that it can be given again: as brokers of ours
+    keep it, too."""
+    return _envelope.seal(envelope, "")
 
 
 def thaw(
     frozen: bytes, correlation_id: str, reply_to: str = "", signer: signing.Signer | None = None
 ) -> Envelope:
-    """The answer that `freeze` kept.
+    """The answer that was kept.
 
+    :raises ValueError: it is none.
     :raises NotTrusted: `signer` does not know who said it.
     """
-    headers, body = _parted(frozen)
-    opened = body
+    found = _envelope.Message(frozen, None, 0, False)
+    opened = found.body
     if signer is not None:
-        opened = signer.verify_outcome(correlation_id, headers, body)
+        opened = signer.verify_outcome(correlation_id, found.headers, found.body)
     made = Envelope(
-        pr.RESPONSE, json.loads(opened), reply_to, correlation_id=correlation_id, headers=headers
+        pr.RESPONSE,
+        json.loads(opened),
+        reply_to,
+        correlation_id=correlation_id,
+        headers=found.headers,
     )
-    made._encoded = body  # as it was signed
+    made._encoded = found.body  # as it was signed
     return made
-
-
-def _parted(frozen: bytes) -> tuple[dict[str, Any], bytes]:
-    """Headers, and the body as it was encoded."""
-    start, end = b'{"headers":', b',"body":'
-    cut = frozen.find(end)  # in a text, quotes are escaped
-    if not frozen.startswith(start) or cut < 0:
-        raise ValueError("it is not laid out as answers are")
-    headers = json.loads(frozen[len(start) : cut])
-    if not isinstance(headers, dict):
-        raise ValueError("its headers are not an object")
-    return headers, frozen[cut + len(end) : -1]
 
 
 def received(data: Any, message: Any) -> Envelope:

@@ -326,8 +326,8 @@ class TaskRunner:
         crashpoint("worker.before-finish")
         jobs: list[Job] = [message.correlation for message in messages]
         ended = [
-            ((job.id, job.epoch, self._frozen(message)), job.receipt, laid_out)
-            for job, message, laid_out in zip(jobs, messages, prepared, strict=True)
+            ((job.id, job.epoch), job.receipt, laid_out)
+            for job, laid_out in zip(jobs, prepared, strict=True)
         ]
         order = None
         if self._pool.private:
