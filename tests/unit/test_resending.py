@@ -333,6 +333,22 @@ def test_idle_workers_twice_and_it_is_open_so_it_is_published_as_it_was() -> Non
     assert bench.tracker.tick(T0 + 60) == [fx.Revoke(entry)]
 
 
+def test_copies_of_a_request_come_ever_more_rarely() -> None:
+    """They stand in the line, too: where all is slow, they would come faster than it moves."""
+    bench = Fleeting(timeout=None)
+    entry = bench.pending()
+    entry.sendings, entry.sent_at = 1, T0
+    bench.fleet.idle["q"] = 2
+    copies = []
+    for now in range(10, 310, 10):
+        for effect in bench.recovery.review(T0 + now):
+            assert effect == fx.Inspect(entry)
+            for _ in bench.row(entry, ledgers.ROW_OPEN, T0 + now):
+                entry.sendings, entry.sent_at = entry.sendings + 1, T0 + now
+                copies.append(now)
+    assert copies == [10, 30, 60, 110, 170, 230, 290]
+
+
 def test_idle_workers_twice_and_somebody_unknown_has_it() -> None:
     bench = Fleeting()
     entry = bench.pending()

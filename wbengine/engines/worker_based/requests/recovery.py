@@ -490,13 +490,15 @@ class Recovery:
                 continue
             if not self._idle(tracked):
                 break  # those behind it were sent later
-            suspects[tracked.id] = tracked
+            if self._tracker.ledger is None or self._may_repeat(tracked, now):
+                suspects[tracked.id] = tracked
         if self._tracker.ledger is None:
             for tracked in suspects.values():
                 self.search(tracked, UNSENT, now)
             return []
         for tracked in self._in_flight.behind(queue, now - 2 * PASSED):
-            if not tracked.lookups and self._is_passed(tracked, now):
+            passed = not tracked.lookups and self._is_passed(tracked, now)
+            if passed and self._may_repeat(tracked, now):
                 suspects[tracked.id] = tracked
         if self._stands(queue, now):
             # A worker may have died as soon as it had claimed one.  It is known to owe an answer
@@ -516,6 +518,13 @@ class Recovery:
             and tracked.queue is not None
             and self._offers.idle_rounds(tracked.queue, tracked.sent_at) >= ROUNDS
         )
+
+    def _may_repeat(self, tracked: TrackedRequest, now: float) -> bool:
+        """Whether another message may go out under its number, of which there may be some: copies
+        stand in the line, too, and where all is slow they would come faster than they are taken.
+        """
+        pause = LOOKUP_PAUSE * 2 ** min(tracked.sendings, 10) if tracked.sendings > 1 else 0.0
+        return now - (tracked.sent_at or -math.inf) >= min(LONGEST_LOOKUP_PAUSE, pause)
 
     def stalled(self, now: float) -> bool:
         """Whether something waits that workers could explain: they should be asked often."""
@@ -594,7 +603,8 @@ class Recovery:
         if tracked.index is self._in_flight and tracked.queue is not None:
             if self._offers.slots(tracked.queue) == 0:
                 return self._reroute(tracked, now)
-            if seen.state is not None and (self._idle(tracked) or self._is_passed(tracked, now)):
+            passed = self._idle(tracked) or self._is_passed(tracked, now)
+            if seen.state is not None and passed and self._may_repeat(tracked, now):
                 return self._tracker.dispatch(tracked, now)
         if tracked.request.expired_at(now):
             # It is not published yet, or is to be had after all.
