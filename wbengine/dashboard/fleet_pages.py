@@ -12,7 +12,7 @@ from starlette.routing import Route
 from wbengine import exceptions
 from wbengine.dashboard import http_errors, stream
 from wbengine.dashboard.app_state import AppState
-from wbengine.views import ledgers
+from wbengine.views import ledgers, queues
 
 __all__ = ["FleetPages", "ledger_rows"]
 
@@ -51,7 +51,7 @@ class FleetPages:
         words["row_states"], words["row_state"] = ledgers.STATES, request.query_params.get("state")
         if monitor.is_known:
             try:
-                words["tells_all"] = monitor.tells_all_queues()
+                words["tells_all"] = queues.tells_all(monitor.opened())
                 words["queues"] = monitor.queues()
             except exceptions.TransportFailure as error:
                 words["problem"] = self._state.redactor.text(str(error))

@@ -73,13 +73,6 @@ class WorkerMonitor:
         """
         return redacted(queues.look(self.opened()), self._redactor)
 
-    def tells_all_queues(self) -> bool:
-        """As `queues.tells_all`.
-
-        :raises TransportFailure: the broker cannot be reached.
-        """
-        return queues.tells_all(self.opened())
-
     def offered(self) -> frozenset[str] | None:
         """Names of the tasks that workers take on now; None: nobody knows (yet).
 
