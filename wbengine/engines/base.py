@@ -33,7 +33,6 @@ from wbengine.engines import (
     flow_errors,
     ownership,
     requirements,
-    saved_states,
     selection,
 )
 from wbengine.engines import compilation as compilation_module
@@ -643,9 +642,7 @@ class Engine(abc.ABC):
             wake, held.on_tick = early, early.on_tick
         lifecycle = self._make_lifecycle(wake)
         lifecycle.give_back_waits()
-        scheduler = self._scheduler = scheduler_module.Scheduler(
-            plan, saved_states.states_by_node(self._storage)
-        )
+        scheduler = self._scheduler = scheduler_module.Scheduler(plan, _saved_states(self._storage))
         if held is not None:
             saver = saving.Saver(self._storage.writer, self._durability, held.check)
         run = run_module.Run(
@@ -898,7 +895,7 @@ class Engine(abc.ABC):
         ):
             self.prepare()
             states.check_flow_transition(self._storage.get_flow_state(), states.PENDING)
-            self._reset(saved_states.failed_nodes(self._storage) if failed_only else plan.atoms())
+            self._reset(_failed_nodes(self._storage) if failed_only else plan.atoms())
 
     def _reset(self, nodes: Iterable[int]) -> None:
         lifecycle = self._make_lifecycle(_nothing)
@@ -927,6 +924,36 @@ def _in_order(plan: plan_module.Plan) -> Iterator[Any]:
             yield item
         elif kind == plan_module.FLOW_END and item.retry is not None:  # type: ignore[union-attr]
             yield item.retry  # type: ignore[union-attr]
+
+
+def _saved_states(storage: storage_module.Storage) -> dict[int, tuple[str | None, str]]:
+    """State and intention of each atom for which something was done, or is to be undone."""
+    return {
+        node: (record.state, record.intention)
+        for node, record in enumerate(storage.records)
+        if record is not None
+        and (record.state != states.PENDING or record.intention != states.EXECUTE)
+    }
+
+
+def _failed_nodes(storage: storage_module.Storage) -> list[int]:
+    """The atoms that failed.
+
+    :raises InvalidState: something is reverted, or is to be, so that it cannot just go on.
+    """
+    failed = []
+    for node, record in enumerate(storage.records):
+        if record is None:
+            continue
+        if record.intention in (states.REVERT, states.RETRY):
+            raise exceptions.InvalidState(
+                f"Flow {storage.flow_name!r} cannot go on where it failed: atom"
+                f" {record.name!r} is {record.state} and means to {record.intention};"
+                " revert what is left, or reset everything"
+            )
+        if record.state == states.FAILURE:
+            failed.append(node)
+    return failed
 
 
 def _nothing() -> None:

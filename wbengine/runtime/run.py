@@ -385,7 +385,9 @@ class Run:
         late: list[calls.Invocation] = []
         if self._in_flight.granted:
             tasks, late = self._refuse(tasks)
-        tasks = self.held.hold_back(tasks)
+        timed = [c for c in tasks if c.task.eta is not None or c.task.expires is not None]
+        if timed or self.held.waits is not None:
+            tasks = self.held.hold_back(tasks)
         if self._limited is not None:
             tasks = self._without_limited(tasks, self._limited)
         self._unsent = deque([*tasks, *retries])
