@@ -87,6 +87,8 @@ def test_a_worker_of_a_database_is_killed(tmp_path: Path) -> None:
             engine="worker-based",
             url=url,
             worker_expiry=5,
+            # A task beside it may be lost with that worker, too: its answer may not be out yet.
+            on_worker_lost="resend",
         )
         loaded.run()
         assert loaded.storage.fetch("how") == "survived"
