@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.integration.cancelling import Runner
 from tests.support import brokers, sample_tasks
+from tests.support.beside import Running
 from tests.support.waiting import MARGIN
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions
@@ -31,7 +31,7 @@ def test_cancel_returns_while_the_ledger_is_frozen(tmp_path: Path) -> None:
         worker_in_thread(url, sample_tasks, threads_count=1, ledger=server.url()),
     ):
         engine = engines.load(flow, engine="worker-based", url=url, ledger=server.url())
-        with server.client() as client, Runner(engine) as run:
+        with server.client() as client, Running(engine) as run:
             until(lambda: any(path.exists() for path in started))
             until(lambda: len(client.keys("*r:*")) == len(started))
             server.pause()

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cancelling import Log, Runner
+from tests.integration.cancelling import Log
 from tests.support import cancelled_tasks, sample_tasks
+from tests.support.beside import Running
 from tests.support.workers import until, worker_in_thread
 from wbengine import engines, exceptions, invocation, retry, states, task
 from wbengine.engines.worker_based import engine as worker_based
@@ -220,7 +221,7 @@ def test_local_task_is_cancelled_with_tasks_on_workers(broker: str, tmp_path: Pa
             url=broker,
             local_tasks=["here", "too"],
         )
-        with Runner(engine) as run:
+        with Running(engine) as run:
             until(lambda: {"+here", "+too", "+there"} <= set(log.lines))
             engine.cancel("here", "too")
             until(lambda: {"-here", "-too"} <= set(log.lines))
