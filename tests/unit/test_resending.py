@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,8 @@ from tests.unit.requesting import (
     settled,
 )
 from wbengine import exceptions as exc
+from wbengine.engines.worker_based import executor, types
 from wbengine.engines.worker_based import protocol as pr
-from wbengine.engines.worker_based import types
 from wbengine.engines.worker_based.discovery import snapshots
 from wbengine.engines.worker_based.ledger import base as ledgers
 from wbengine.engines.worker_based.messages import commands
@@ -347,6 +349,18 @@ def test_copies_of_a_request_come_ever_more_rarely() -> None:
                 entry.sendings, entry.sent_at = entry.sendings + 1, T0 + now
                 copies.append(now)
     assert copies == [10, 30, 60, 110, 170, 230, 290]
+
+
+def test_a_request_whose_row_was_made_first_was_sent_once() -> None:
+    """It is looked at again whether it is wanted; its first copy needs no pause for that."""
+    entry = Fleeting().pending()
+    effect = fx.Dispatch(entry, 1, env.Envelope("", {}))
+    message: Any = SimpleNamespace(correlation=effect, envelope=effect.envelope, withdrawn=False)
+    tracker: Any = SimpleNamespace(observers=())
+    guards: Any = SimpleNamespace(owns=lambda flow: True)
+    writer: Any = SimpleNamespace(open=list)
+    executor.Publishing(tracker, threading.RLock(), guards, writer, print).prepare([message])
+    assert entry.sendings == 1 and not message.withdrawn
 
 
 def test_idle_workers_twice_and_somebody_unknown_has_it() -> None:

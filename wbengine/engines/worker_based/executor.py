@@ -78,19 +78,19 @@ class Publishing(DeliveryHooks):
         # The next owner of the flow finds the row, if it looks from now on.  One that looked
         # before, while this process was frozen, may be done with the request by now.
         for effect in self._writer.open([each.correlation for each in wanted.values()]):
-            if not self._begin(effect):
+            if not self._begin(effect, 0):
                 wanted[id(effect)].withdrawn = True
                 self._writer.take_back(effect)
 
-    def _begin(self, effect: fx.Dispatch) -> bool:
-        """Whether a request is still to be published; it is being, if so."""
+    def _begin(self, effect: fx.Dispatch, times: int = 1) -> bool:
+        """Whether a request is still to be published; it is being so many `times` more, if so."""
         tracked = effect.tracked
         if not self._guards.owns(tracked.flow):
             return False
         with self._lock:
             wanted = tracked.live and tracked.epoch == effect.epoch
             if wanted:
-                tracked.sendings, tracked.sent_at = tracked.sendings + 1, SYSTEM.monotonic()
+                tracked.sendings, tracked.sent_at = tracked.sendings + times, SYSTEM.monotonic()
             return wanted
 
     def sent(self, messages: Sequence[OutgoingMessage]) -> None:
