@@ -239,6 +239,29 @@ def test_results_that_are_not_kept_are_answered(redis_url, client):
         assert bodies(client) == []
 
 
+def test_an_answer_waits_for_longer_than_its_row_is_kept(redis_url, client):
+    """An engine that pauses for as long gets a large one as it gets a small one."""
+    with contextlib.closing(Both(redis_url, result_ttl=0.05)) as both:
+        both.post("a")
+        both.take(1)
+        assert both.end(both.messages[0], result=LARGE.encode()) == [1]
+        until(lambda: both.ledger.state("a") is None)
+        both.take_answers()
+        assert both.messages[1].body == LARGE.encode()
+        both.messages[1].ack()
+        assert all(0 < client.pttl(key) <= 600_000 for key in bodies(client))
+
+
+def test_a_body_is_swept_with_its_row(redis_url, client):
+    with contextlib.closing(Both(redis_url, result_ttl=None)) as both:
+        both.post("a")
+        both.take(1)
+        both.end(both.messages[0], result=LARGE.encode())
+        assert [client.pttl(key) for key in bodies(client)] == [-1]
+        assert both.ledger.sweep(-1, True) == 1
+        assert bodies(client) == []
+
+
 def test_a_body_that_did_not_come_is_told_with_the_rest(both, client, monkeypatch):
     """There was no room for it, or it went before its script came."""
     monkeypatch.setattr(redis, "_UNUSED", 1)

@@ -167,6 +167,24 @@ def test_who_stopped_consuming_and_lost_his_connection(both, client):
         assert [claim.verdict for claim in other.take(6)] == ["GRANTED"] * 6
 
 
+def test_who_loses_his_connection_before_large_bodies_came(both, redis_url, client):
+    """What came whole was seen by nobody either."""
+    both.post("a", "b", "small")
+    fill(both, 2)
+    both.ledger.open_many([("large", 1)])
+    both.send("large", body="large" * 20_000)
+    order = both.channel.order(both.messages)
+    with contextlib.closing(Both(redis_url)) as other:
+        assert other.store.answer_many(both.told(both.messages), order) == [1, 1]
+        assert {both.ledger.state(id).state for id in ("small", "large")} == {base.ROW_CLAIMED}
+        client.client_kill_filter(_type="normal", skipme=True)
+        order.deliver()
+        both.connection.release()
+    assert ids(both.messages) == ["a", "b"]
+    with contextlib.closing(Both(redis_url)) as other:
+        assert [claim.verdict for claim in other.take(2)] == ["GRANTED"] * 2
+
+
 def test_what_goes_back_unseen_stays_claimed_by_others(both, client):
     """A copy of it came to somebody else as well."""
     both.post("a")

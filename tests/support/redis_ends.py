@@ -117,9 +117,9 @@ class Taker:
         transports.declare(self.channel, "q", "k")
         self.messages = []
 
-    def send(self, id, epoch=1, digest=None, **options):
+    def send(self, id, epoch=1, digest=None, body=None, **options):
         headers = {"wbe-ledger": digest or self.ledger.digest, "wbe-epoch": epoch}
-        self.channel.publish({}, correlation_id=id, headers=headers, **options)
+        self.channel.publish(body or {}, correlation_id=id, headers=headers, **options)
 
     def take(self, count, prefetch=10):
         self.channel.basic_qos(0, prefetch, False)

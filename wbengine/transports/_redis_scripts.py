@@ -258,13 +258,14 @@ local function label(data)
 end
 """
 
-#: keep(id, ID of a body) -> its mark: from now on it goes with that row
+#: keep(id, ID of a body) -> its mark: from now on it goes with that row; where that goes by itself
+#: sooner than the queue of an engine that is silent, with that
 _KEEP: Final = """
 local function keep(id, body)
   local r, b = P .. 'r:' .. id, P .. 'b:' .. body
   call('HSET', r, 'b', body)
   local left = call('PTTL', r)
-  if left < 0 then call('PERSIST', b) else call('PEXPIRE', b, left) end
+  if left < 0 then call('PERSIST', b) else call('PEXPIRE', b, math.max(left, OWNED)) end
   return '&' .. body
 end
 """

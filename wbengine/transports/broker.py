@@ -570,6 +570,7 @@ class Consumer:
                 return []  # what nobody heard of goes back, unseen
             left = list(order.taken)
             try:
+                self._broker.fetch(left)  # what is held while others do not come is seen by nobody
                 while left:
                     message = self.hold(left[0], left)
                     if message is not None:

@@ -510,6 +510,8 @@ class RedisBroker(Broker):
 
     def fetch(self, taken: Iterable[Taken]) -> None:
         away = [one for one in taken if one.away]
+        if not away:
+            return
         keys = [f"{self.place.prefix}b:{one.away.decode()}" for one in away]
         for one, body in zip(away, self._client.call("MGET", *keys), strict=True):
             one.body, one.away = body or b"", b""
