@@ -111,6 +111,34 @@ def test_where_too_much_happens_one_listens_alone() -> None:
     asyncio.run(story_())
 
 
+def test_who_comes_as_the_last_one_leaves_is_told_all_the_same() -> None:
+    """As where a page is loaded again."""
+    numbers = [1]
+
+    async def story_() -> None:
+        async with kind() as found:
+            first, later, gone = Written(numbers), Written(numbers), threading.Event()
+            one = await found.join("numbers", first)
+            loop = asyncio.get_running_loop()
+
+            def leave() -> None:
+                found.leave(one)
+                gone.set()
+
+            def last_leaves() -> None:
+                if later.looks == 2 and not gone.is_set():  # while it looks what the other has seen
+                    loop.call_soon_threadsafe(leave)
+                    assert gone.wait(10)
+
+            later.around = last_leaves
+            other = await found.join("numbers", later)
+            numbers.append(2)
+            assert await asyncio.wait_for(heard(other, 2), 10) == [1, 2]
+            assert first.closed == 1 and later.closed == 0
+
+    asyncio.run(story_())
+
+
 def test_who_is_far_behind_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for slow readers is bounded."""
     monkeypatch.setattr(feeds, "_TURNS", 2)

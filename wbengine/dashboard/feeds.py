@@ -187,7 +187,8 @@ class Feeds(Generic[_T]):
                     if feed.ended:
                         return False
                     await self._turn(source, listener)
-                    if not await feed.look():
+                    # The last who listened may have left meanwhile: then nobody looks any more.
+                    if not await feed.look() and not feed.ended:
                         listener.feed = feed
                         feed.listeners.add(listener)
                         return True
