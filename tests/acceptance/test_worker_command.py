@@ -205,7 +205,7 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         (
             ("--topic", "t", "--tasks", "tests.support.quitting"),
             2,
-            "the tasks cannot be imported: it ends the process SystemExit: 5",
+            "the tasks cannot be imported: it ends the process (SystemExit: 5)",
         ),
         (("--topic", "t", "--tasks", "tests.support.sample_tasks:Ad"), 2, "did you mean 'Add'"),
         (("--topic", "t", "--tasks", "json"), 2, "module 'json' holds no tasks"),

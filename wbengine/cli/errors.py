@@ -69,8 +69,10 @@ def making(what: str) -> Iterator[None]:
     except (exceptions.WbengineException, ValueError, ImportError) as error:
         raise Failed(line_of(error), USAGE) from error
     except (Exception, SystemExit) as error:  # as of a script that was written to be run
-        ends = "it ends the process " if isinstance(error, SystemExit) else ""
-        raise Failed(f"{what}: {ends}{line_of(error)}", USAGE) from error
+        line = line_of(error)
+        if isinstance(error, SystemExit):
+            line = f"it ends the process ({line})"
+        raise Failed(f"{what}: {line}", USAGE) from error
 
 
 #: By kind, the first that fits.
