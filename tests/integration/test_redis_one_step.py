@@ -8,7 +8,7 @@ import pytest
 
 from tests.seams import transports
 from tests.support import brokers
-from tests.support.redis_ends import Both, through
+from tests.support.redis_ends import SOON, Both, through
 from tests.support.waiting import until
 from wbengine import exceptions
 from wbengine.engines.worker_based.ledger import base
@@ -173,10 +173,38 @@ def test_a_large_body_goes_to_redis_once(both, client):
     assert bodies(client) == []
 
 
-@pytest.mark.parametrize("end", ["settled", "refused", "purged", "dropped", "buried and purged"])
+def test_a_large_result_is_told_to_whoever_asks_for_it(both, client):
+    """To who claims it, by itself or as it is taken, and to its engine, which takes it back."""
+    both.post("a")
+    both.take(1)
+    client.delete(f"{both.store.place.prefix}c")  # it goes back to its queue
+    both.store._run(_redis_scripts.LEAVE, both.store._who, "")
+    both.end(*both.messages, result=LARGE.encode())
+    whole = both.ledger.state("a").result
+    assert whole.endswith(LARGE.encode())
+    asked = [lambda: both.ledger.claim("a", 1, "v").result, lambda: both.ledger.reopen("a", 2)]
+    assert [both.take(2)[1].result, *(ask() for ask in asked)] == [whole] * 3
+    client.delete(*bodies(client))  # as a server does that evicts
+    assert [ask() for ask in asked] == [b"", b""] and both.ledger.state("a").result == b""
+
+
+def test_a_large_message_of_two_queues_is_told_to_both(both, client):
+    transports.declare(both.channel, "other", "k")
+    both.channel.publish(LARGE)
+    both.take(1)
+    both.messages[0].ack()
+    both.channel.basic_consume("other", False, both.messages.append, consumer_tag="other")
+    both.connection.drain_events(timeout=SOON)
+    assert transports.body(both.messages[1]) == LARGE
+
+
+ENDS = ["settled", "refused", "purged", "dropped", "dropped while held", "buried and purged"]
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_the_body_of_a_large_message_goes_with_it(both, client, end):
     both.channel.publish(LARGE)
-    if end in ("settled", "refused", "buried and purged"):
+    if end not in ("purged", "dropped"):
         both.take(1)
     if end == "settled":
         both.messages[0].ack()
@@ -186,6 +214,9 @@ def test_the_body_of_a_large_message_goes_with_it(both, client, end):
         assert both.store.purge("q") == 1
     elif end == "dropped":
         assert both.store.delete_queue("q") == 1
+    elif end == "dropped while held":
+        both.store.delete_queue("q")
+        both.messages[0].requeue()
     else:
         client.delete(f"{both.store.place.prefix}c")
         both.store._run(_redis_scripts.LEAVE, both.store._who, "")

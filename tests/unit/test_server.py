@@ -424,6 +424,14 @@ def test_what_is_not_granted_is_not_run(verdict: Any) -> None:
         assert told_elsewhere(effects) == "engine"
 
 
+def test_an_end_whose_result_the_ledger_lost_is_left_to_its_engine() -> None:
+    bench = Bench()
+    (claim,) = bench.request()
+    assert isinstance(claim, server.Claim)
+    effects = bench.server.on_claim(claim.job, ledgers.Claim(ledgers.DONE, 1, b""))
+    assert effects == [server.Acknowledge("receipt")]
+
+
 def told_elsewhere(effects: list[server.Effect]) -> str:
     """Who is told that somebody else has it, or that it is answered to another address."""
     (reply,) = effects
