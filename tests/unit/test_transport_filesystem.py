@@ -475,6 +475,13 @@ def test_folder_of_the_version_before_is_refused(root: Path, name: str) -> None:
         ledgers.open_ledger(f"dir://{root}")
 
 
+def test_folder_of_an_earlier_format_is_refused(root: Path, connect: Any, folder: Folder) -> None:
+    connect().release()
+    folder._ask("UPDATE about SET format = 1")
+    with pytest.raises(exceptions.TransportFailure, match="of an earlier version of wbengine: end"):
+        connect()
+
+
 def test_what_is_deleted_is_not_written_again(root: Path) -> None:
     """Some systems build SQLite so: each large message was written once more as it went."""
     opened = _folder.open_folder(str(root))

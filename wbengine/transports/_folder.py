@@ -328,7 +328,9 @@ class Folder:
         ((format, self._digest, boot),) = connection.execute(
             "SELECT format, digest, boot FROM about"
         ).fetchall()
-        if format != _FORMAT:
+        if format < _FORMAT:
+            raise self._outdated()
+        if format > _FORMAT:
             raise exceptions.TransportFailure(
                 f"folder {self.root} has format {format}, this version of wbengine knows"
                 f" {_FORMAT}: use the version that made it"
@@ -345,13 +347,16 @@ class Folder:
                 (_boot(), whole, now()),
             )
 
+    def _outdated(self) -> exceptions.TransportFailure:
+        return exceptions.TransportFailure(
+            f"folder {self.root} is of an earlier version of wbengine: end what is under way with"
+            " that one, then remove the folder"
+        )
+
     def _make(self) -> None:
         for name in _FORMER:
             if os.path.isdir(f"{self.root}/{name}"):
-                raise exceptions.TransportFailure(
-                    f"folder {self.root} is of an earlier version of wbengine: end what is under"
-                    " way with that one, then remove the folder"
-                )
+                raise self._outdated()
         new = f"{self._path}-new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new)
