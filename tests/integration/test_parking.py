@@ -198,6 +198,30 @@ def test_what_comes_while_the_flow_is_suspended_is_not_missed(
     assert handle.state == (states.SUCCESS if what == "signal" else states.REVERTED)
 
 
+@pytest.mark.parametrize("what", ["signal", "cancel"])
+def test_what_comes_while_a_job_is_parked_hastens_it(
+    what: str, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tells it waits for the row that is being parked, and does not read the one before."""
+    with stores.backend(uri) as store, boards.backend("b", "sql", persistence=store) as board:
+        assert isinstance(board, impl_sql.SQLJobBoard)
+        handle = engines.submit(signalled.flow, backend=store)
+        told = (handle.signal, ("approved", 1)) if what == "signal" else (handle.cancel, ())
+        sending = threading.Thread(target=told[0], args=told[1])
+
+        def late(connection: Any, flow_uuid: str) -> bool:
+            sending.start()
+            sending.join(0.5)
+            return False
+
+        monkeypatch.setattr(impl_sql, "_is_given_up", late)
+        [job] = board.iterjobs()
+        board.claim(job, "me")
+        board.park(job, "me", None, 0)
+        sending.join()
+        assert [job.uuid for job in board.iterjobs(only_unclaimed=True)] == [handle.id]
+
+
 def test_signal_does_not_hasten_a_flow_that_has_not_begun(local: persistence.Backend) -> None:
     handle = engines.submit(signalled.flow, backend=local, eta=3600)
     handle.signal("approved", 1)

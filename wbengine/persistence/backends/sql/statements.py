@@ -145,9 +145,11 @@ class Statements:
         self.signal = sa.text(
             f"SELECT value, at FROM {_SIGNALS} WHERE flow_uuid = :flow_uuid AND name = :name{lock}"
         )
+        # Also of one that does not wait: it may be about to, and PostgreSQL waits for a row that
+        # somebody writes only if it is one of these as it was before.
         self.hasten_job = sa.text(
             f"UPDATE {_JOBS} SET not_before = 0"
-            " WHERE uuid = :flow_uuid AND trashed = 0 AND not_before > 0 AND claims >= :claims"
+            " WHERE uuid = :flow_uuid AND trashed = 0 AND claims >= :claims"
         )
         self.drop_job = sa.text(f"DELETE FROM {_JOBS} WHERE uuid = :flow_uuid AND trashed = 0")
         #: Wakes conductors when the transaction ends; None: they look for themselves.
