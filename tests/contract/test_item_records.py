@@ -66,6 +66,18 @@ def finish(item: models.ItemDetail, order: int, value: Any) -> models.ItemDetail
     return item
 
 
+def test_what_is_read_is_a_copy(backend: base.Backend) -> None:
+    """Changing it, or a value in it, changes nothing that is kept."""
+    kept = Kept(backend, 1)
+    assert kept.map.items is not None
+    kept.write(items=[finish(kept.map.items[0], 1, [1])])
+    found = kept.read()[0]
+    found.results.append(2)
+    found.state = states.PENDING
+    assert kept.read()[0].results == [1]
+    assert kept.read()[0].state == states.SUCCESS
+
+
 @owners
 def test_what_was_written_is_read_back(backend: base.Backend, owner: str | None) -> None:
     """However it is asked for; the later write of an item counts."""

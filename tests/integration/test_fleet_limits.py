@@ -250,6 +250,17 @@ def test_items_that_wait_do_not_hold_up_undoing(own: int, cancel_on_revert: bool
     assert holder.end() == states.SUCCESS
 
 
+@task.task(rate_limit="1/h")
+def spoils(who: str) -> None:
+    raise LookupError(who)
+
+
+def test_items_that_wait_do_not_hold_up_the_failure_of_another() -> None:
+    found = linear_flow.Flow("f").add(task.Map(spoils(), over="items", item="who"))
+    with pytest.raises(LookupError, match="a"):
+        engines.run(found, {"items": ["a"] * 3}, deadline=60, **PARALLEL)
+
+
 def test_suspended_flow_goes_on(store: base.Backend) -> None:
     engine = engines.load(flow(three, 30, "f"), backend=store, **PARALLEL)
     threading.Timer(0.1, engine.suspend).start()
