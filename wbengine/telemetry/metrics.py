@@ -168,7 +168,7 @@ def observe(
 
 
 class WorkerObserver:
-    """Counts the tasks of a worker, as its `observer`.
+    """Counts the tasks of a worker, as one of its `observers`.
 
     :raises ImportError: prometheus-client is not installed.
     """

@@ -22,7 +22,7 @@ _GIVEN_UP: Final = "given_up"
 
 
 class WorkerTracing:
-    """Traces and measures what a worker processes, as its `observer`.
+    """Traces and measures what a worker processes, as one of its `observers`.
 
     Each span is below the one that sent the request, and linked with it.  It is made in the process
     of the worker, also where tasks run in children of it; what these trace is below it.  `worker`

@@ -30,7 +30,7 @@ class Broker:
         self._passing = threading.local()
         self._gate = faults.Gate(self._let_in)
         self._timers: list[timers.Timer] = []
-        #: What kills workers, as their `observer`.
+        #: What kills workers, as one of their `observers`.
         self.saboteur = faults.Saboteur()
         self._broker.hub.gate = self._pass
 
