@@ -21,6 +21,7 @@ from wbengine.conductors import service
 from wbengine.conductors.backends import impl_blocking
 from wbengine.jobs import backends as boards
 from wbengine.jobs import base as jobs
+from wbengine.jobs import stored
 from wbengine.persistence import base as persistence
 from wbengine.schedules import Schedule, Schedules
 from wbengine.schedules.service import ScheduleService
@@ -250,6 +251,29 @@ def unposted(
                 f"{HERE}:greeting", backend=store, board=board, inputs={"name": "Ada"}, **told
             )
     return engines.handle(str(raised.value).split()[1], backend=store, board=board)
+
+
+def test_handle_knows_a_job_that_somebody_else_posted(
+    store: persistence.Backend, redis_url: brokers.Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever serves the board finds the flow before its submitter posts the job."""
+    with boards.backend("mine", str(redis_url), persistence=store) as mine:
+        assert isinstance(mine, stored.StoredJobBoard)
+        post = mine.repost_all
+
+        def late(*told: Any) -> list[stored.StoredJob | None]:
+            post(*told)
+            return post(*told)
+
+        monkeypatch.setattr(mine, "repost_all", late)
+        handle = engines.submit(
+            f"{HERE}:greeting", backend=store, board=mine, inputs={"name": "Ada"}
+        )
+        [job] = mine.iterjobs()
+        mine.claim(job, "me")
+        mine.consume(job, "me")
+        with pytest.raises(exceptions.JobFailure, match="its job is gone"):
+            handle.wait(10)
 
 
 def lose_engine(store: persistence.Backend, uuid: str) -> None:

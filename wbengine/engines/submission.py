@@ -342,7 +342,9 @@ def _keep_and_post(
         ]
     crashpoint("submit.kept")
     try:
-        return list(board.repost_all(flows, priority))
+        made = board.repost_all(flows, priority)
+        # Whoever serves the board may have posted one before.
+        return [job or board.find(flow.uuid) for job, (flow, _) in zip(made, flows, strict=True)]
     except exceptions.JobFailure as error:
         which = f"Flow {flows[0][0].uuid} is" if len(flows) == 1 else f"{len(flows)} flows are"
         raise exceptions.JobFailure(
