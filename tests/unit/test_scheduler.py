@@ -358,3 +358,35 @@ def test_a_join_behind_ten_thousand_flows() -> None:
     assert run.take() == "votes: j"
     assert run.decide("j") == "j"
     assert run.end() == states.SUCCESS
+
+
+def test_what_has_no_room_is_not_sorted_again_in_each_turn() -> None:
+    """Chains whose second tasks become ready while most of the first ones still wait."""
+    compared = 0
+
+    class Counted(int):
+        def __neg__(self) -> Counted:
+            return Counted(-int(self))
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    flow = UNORDERED("f")
+    for number in range(1000):
+        pair = steps(f"{number}a", f"{number}b")
+        for each in pair:
+            each.priority = Counted(0)
+        flow.add(LINEAR(f"{number}").add(*pair))
+    run, taken = Run(flow), 0
+    while not run.scheduler.done:
+        turn = run.scheduler.take(8)
+        assert 0 < len(turn.execute) <= 8
+        taken += len(turn.execute)
+        for node in turn.execute:
+            run.scheduler.succeeded(node)
+    assert taken == 2000
+    assert compared < 2000 * 2 * 11  # of a heap of 2,000, where 250 sorted lists take 500,000

@@ -10,6 +10,7 @@ Pure: no I/O, no clock, no user code.  One thread calls it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -98,8 +99,10 @@ class Scheduler:
         self._begun: set[int] = set()
         if states and self._deciding_nodes:
             self._begun = recall(plan, self._decisions, self._marks, self._ignored)
-        # What had no room in its turn, the first last: priorities, and ids times -1.
+        # What had no room in its turn: priorities times -1, and ids.  The first of it, much where
+        # a flow begins wide, is sorted, the first last; what comes later is a heap.
         self._later: list[tuple[Any, int]] = []
+        self._fresh: list[tuple[Any, int]] = []
         #: How many nodes were handed out and have not come back.
         self.in_flight = 0
         self.halted = False
@@ -471,16 +474,20 @@ class Scheduler:
 
     def _drain_some(self, most: int | None) -> list[int]:
         """`_drain` for what is to be executed; what is left over stays in order."""
-        later, marks, items = self._later, self._marks, self._plan.items
-        if not later and (most is None or len(self._execute) <= most):
+        later, fresh, marks, items = self._later, self._fresh, self._marks, self._plan.items
+        if not (later or fresh) and (most is None or len(self._execute) <= most):
             return self._drain(self._execute, READY, RUNNING)
-        if self._execute:
-            later += [(getattr(items[node], "priority", 0), -node) for node in self._execute]
-            later.sort()  # of what is in order, but for some, it takes little time
-            self._execute.clear()
+        pairs = [(-getattr(items[node], "priority", 0), node) for node in self._execute]
+        self._execute.clear()
+        if later or fresh:
+            for pair in pairs:
+                heapq.heappush(fresh, pair)
+        else:
+            later += sorted(pairs, reverse=True)
         found: list[int] = []
-        while later and (most is None or len(found) < most):
-            node = -later.pop()[1]
+        while (later or fresh) and (most is None or len(found) < most):
+            first = not fresh or (later and later[-1] < fresh[0])
+            node = (later.pop() if first else heapq.heappop(fresh))[1]
             if marks[node] == READY:  # else it was called off meanwhile
                 marks[node] = RUNNING
                 found.append(node)
