@@ -201,19 +201,21 @@ def test_request_with_a_real_label_is_refused_and_locks_out_nobody(
     with fleet(url, files) as (executor, worker):
         with running(executor, tmp_path, echo) as engine, speaking(url) as say:
             until(lambda: executor.requests("queued"))
-            (request,) = executor.requests("queued")
-            tracked = executor._tracker.unfinished()
-            (real,) = [each for each in tracked if each.id == request.id]
-            forged = real.envelope(
-                "victim", executor._options, ours=True, ledger=executor._tracker.ledger
-            )
-            forged.body = {**forged.body, "arguments": {"value": "forged"}}
-            forged.priority = 9
-            say(forged)
+            say(_forged_copy(executor))
             until(lambda: _waiting(executor, worker) >= 2)
         assert refused(worker) == 1
         assert engine.storage.fetch("echoed") == 5
         assert engine.storage.get_flow_state() == "SUCCESS"
+
+
+def _forged_copy(executor: Any) -> env.Envelope:
+    """Of the one request that is queued, with other arguments; it is taken first."""
+    (request,) = executor.requests("queued")
+    (real,) = [each for each in executor._tracker.unfinished() if each.id == request.id]
+    forged = real.envelope("victim", executor._options, ours=True, ledger=executor._tracker.ledger)
+    forged.body = {**forged.body, "arguments": {"value": "forged"}}
+    forged.priority = 9
+    return forged
 
 
 def _waiting(executor: WorkerTaskExecutor, worker: Worker) -> int:
@@ -401,14 +403,7 @@ def test_real_request_that_came_while_a_forged_one_was_looked_at_is_run(
         worker._proxy.signer.verify = slowly  # type: ignore[union-attr, method-assign]
         with running(executor, tmp_path, echo) as engine, speaking(url) as say:
             until(lambda: executor.requests("queued"))
-            (request,) = executor.requests("queued")
-            (real,) = [e for e in executor._tracker.unfinished() if e.id == request.id]
-            forged = real.envelope(
-                "victim", executor._options, ours=True, ledger=executor._tracker.ledger
-            )
-            forged.body = {**forged.body, "arguments": {"value": "forged"}}
-            forged.priority = 9
-            say(forged)
+            say(_forged_copy(executor))
             until(lambda: _waiting(executor, worker) >= 2)
             (tmp_path / "release").touch()
             assert looks.wait(PATIENCE)
