@@ -1,3 +1,5 @@
+"""Build wbengine; setup.cfg contains the metadata."""
+
 from setuptools import setup
 
 setup()

@@ -1,1 +1,1 @@
-"""Small programs, each about one thing: `python -m examples.hello_world` in this checkout."""
+"""Small programs, each on one subject: run `python -m examples.hello_world` in this checkout."""

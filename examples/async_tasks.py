@@ -1,9 +1,9 @@
 """`async def execute` on every kind of engine, and engines that are awaited.
 
-A choir of a hundred singers waits for one another: each takes a seat, and none sings before all
-are seated.  On threads they all await in one event loop, without a thread each; the serial engine
-would wait for ever, since it runs one task after the other.  The songs run on the kind that is
-chosen, two flows at once in `asyncio.gather`.
+In a choir of a hundred singers each one takes a seat and sings when all are seated. With the thread
+executor, all of them wait in one event loop, without a thread for each. The serial engine would
+wait forever, because it runs one task after the other. The songs run on the selected kind of
+engine, two flows at once with `asyncio.gather`.
 
 Prints::
 

@@ -1,7 +1,7 @@
-"""Orders are handed over: their flows are kept, and posted as jobs that a conductor runs.
+"""Orders are handed over: their flows are stored, and posted as jobs that a conductor runs.
 
-The most urgent job is run first.  Here the conductor is a thread; elsewhere it is a program of its
-own, on any host that reaches the database, and there may be several.
+The most urgent job runs first. Here the conductor is a thread; in production it is a separate
+program on any host with access to the database, and there may be several.
 
 Prints::
 

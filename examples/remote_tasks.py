@@ -1,4 +1,4 @@
-"""The tasks of `crash_and_resume`: a worker imports this module, and nothing of engines."""
+"""The tasks of `crash_and_resume`, in a module for workers that imports no engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wbengine import task
 
 
 class Expose(task.Task):
-    """Photographs a star, which takes as long as there are clouds; leaves traces in the dome."""
+    """Photographs a star, which lasts until the sky is clear; creates files in the dome."""
 
     def execute(self, star: str, dome: str) -> str:
         print("exposing", star)

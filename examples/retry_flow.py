@@ -1,7 +1,7 @@
-"""A retry controller undoes a flow and runs it again, each time with another value.
+"""A retry controller reverts a flow and runs it again, each time with another value.
 
-A letter has to cross the sea.  `retry.ForEach` provides one way after the other as `way`; when a
-member of its flow fails, that flow (and no more) is reverted and tried with the next one.
+A letter has to cross the sea. `retry.ForEach` provides one way after the other as `way`. When a
+member of its flow fails, only that flow is reverted and tried with the next way.
 
 Prints::
 

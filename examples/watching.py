@@ -1,9 +1,8 @@
-"""Listeners: an engine tells what happens to whoever wants to know.
+"""Listeners receive the events of an engine.
 
-`Diary` is a listener of one's own: it overrides the receivers that it needs.  `CaptureListener`
-keeps what it hears, `DurationListener` notes how long everything took in the metadata.  All of
-them listen for the length of a `with` block.  What a task tells while it runs is heard at its own
-notifier.
+`Diary` is a custom listener that overrides the receivers it needs. `CaptureListener` stores all
+events, `DurationListener` stores durations in the metadata. Each listens during its `with` block. A
+task's own notifier receives the events that the task sends while it runs.
 
 Prints::
 

@@ -1,4 +1,4 @@
-"""Time as a parameter: code that waits or measures asks a clock, tests turn its hands."""
+"""Clocks as parameters, so that tests control the time of code that waits or measures."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Any
 
 
 class Clock:
-    """The clock of this machine.  All methods may be called from any thread."""
+    """The clock of this machine. All methods may be called from any thread."""
 
     __slots__ = ()
 
-    #: Seconds since some fixed moment; never goes back.  For durations and deadlines.
+    #: Monotonic time in seconds, for durations and deadlines.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
-    #: Unix seconds; may jump.  For records that people or other hosts read.
+    #: Unix time in seconds, which may jump; for records that people or other hosts read.
     time: Callable[[], float] = staticmethod(time.time)
 
-    #: Make a queue whose `get` waits on this clock.
+    #: Create a queue whose `get` waits on this clock.
     queue: Callable[[], queue.SimpleQueue[Any]] = staticmethod(queue.SimpleQueue)
 
 
-#: The clock that everything uses unless it is given another.
+#: The default clock.
 SYSTEM = Clock()
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is told to advance.
+    """A clock that changes only when it is advanced.
 
-    Waiting for a queue of its own advances it: whoever waits so finds an item, or the time gone.
+    A `get` with a timeout on one of its queues advances it: the call returns an item, or the
+    timeout has passed.
     """
 
     __slots__ = ("_lock", "_now")
@@ -47,9 +48,9 @@ class ManualClock(Clock):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, which may be zero but not negative."""
+        """Advance by `seconds`, which must not be negative."""
         if not seconds >= 0:
-            raise ValueError(f"a clock cannot advance by {seconds!r} seconds")
+            raise ValueError(f"seconds must be 0 or more to advance a clock, got {seconds!r}")
         with self._lock:
             self._now += seconds
 
@@ -58,7 +59,7 @@ class ManualClock(Clock):
 
 
 class _Skipping(queue.SimpleQueue):  # type: ignore[type-arg]
-    """A queue whose waits cost no time but that of its clock."""
+    """A queue whose waits advance its clock but take no real time."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

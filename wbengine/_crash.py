@@ -1,7 +1,7 @@
-"""The places at which a process may die with the most interesting things left behind.
+"""Crash points: places at which tests kill the process.
 
-Every write, publication and acknowledgement is announced here, right before or after it happens,
-so that tests can end the process at each of them in turn.  In production it does nothing.
+Each write, publication and acknowledgement has a crash point directly before or after it, so that
+tests can kill the process at each of them. In production they have no effect.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ _hook: Callable[[str], None] | None = None
 
 
 def crashpoint(name: str) -> None:
-    """The process is at the place `name`; from any thread."""
+    """Mark a crash point. May be called from any thread."""
     if _hook is not None:
         _hook(name)
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Have `hook` called at each place from now on, by whichever thread comes there; None: no more.
-
-    For tests.
-    """
+    """Call `hook` at each crash point, in its thread; None removes the hook. For tests."""
     global _hook
     _hook = hook

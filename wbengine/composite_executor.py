@@ -1,4 +1,4 @@
-"""Two executors as one: some tasks run in the engine's own process, the rest elsewhere."""
+"""An executor that combines two: some tasks run in the engine's own process, the rest elsewhere."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ __all__ = ["CompositeExecutor", "LocalTasks"]
 
 
 class LocalTasks:
-    """Which tasks of a flow must run in the engine's own process.
-
-    Those marked `local`, and those of these names.
-    """
+    """Tasks that must run in the engine's own process: `local` ones and those of `names`."""
 
     __slots__ = ("names",)
 
@@ -26,7 +23,10 @@ class LocalTasks:
 
 
 class CompositeExecutor(TaskExecutor):
-    """Calls that are `local` go to one executor, the rest to the other, which knows the past."""
+    """Submits `local` calls to one executor, and all others to another.
+
+    Its properties are those of the other executor.
+    """
 
     def __init__(self, local: TaskExecutor, remote: TaskExecutor) -> None:
         self._local = local

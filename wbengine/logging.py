@@ -1,6 +1,6 @@
-"""The standard library's logging, with a level below DEBUG: for what happens many times a second.
+"""The standard library's logging with a level below DEBUG, for very frequent events.
 
-`getLogger` gives an adapter that also has `trace`.
+`getLogger` returns an adapter with an additional method `trace`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ WARNING: Final = logging.WARNING
 
 
 class TraceLogger(_Adapter):
-    """A logger that knows one level more."""
+    """A logger with an additional level."""
 
     def trace(self, msg: object, *args: Any, **kwargs: Any) -> None:
         """Log at level `TRACE`."""
         self.log(TRACE, msg, *args, **kwargs)
 
     def warn(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """The old name of `warning`."""
+        """Log a warning; the old name of `warning`."""
         self.warning(msg, *args, **kwargs)
 
 
 def getLogger(name: str = "wbengine", extra: Mapping[str, Any] | None = None) -> TraceLogger:
-    """The logger of that name; where nobody configured logging, warnings go to stderr."""
+    """Return the logger of this name. If logging is not configured, warnings go to stderr."""
     return TraceLogger(logging.getLogger(name), extra)

@@ -1,4 +1,4 @@
-"""When a call may start, and until when: `eta` and `expires` on an engine's own clock."""
+"""Earliest and latest start of calls: `eta` and `expires` on the clock of an engine."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ __all__ = ["moment", "read"]
 
 
 def moment(value: Any, what: str, now: float, wall: float) -> float:
-    """The moment that `value` names, on the clock that shows `now` (and in unix seconds, `wall`).
+    """Convert `value` to a moment on the monotonic clock.
 
-    A number is the seconds from now on; a datetime has to be aware.
-
-    :raises TypeError: it is neither.
-    :raises ValueError: it is a naive datetime, or not a number of seconds from 0 on.
+    :param value: seconds from now, or an aware datetime.
+    :param what: names the value in errors.
+    :param now: the present on the monotonic clock.
+    :param wall: the present in Unix seconds.
+    :raises TypeError: if it has another type.
+    :raises ValueError: if it is a naive datetime, negative or infinite.
     """
     if isinstance(value, dt.datetime):
         if value.utcoffset() is None:
             raise ValueError(
                 f"{what} must be an aware datetime (such as datetime.now(timezone.utc) + ...),"
-                f" not the naive {value!r}: nobody knows which clock it is on"
+                f" got {value!r} without a time zone"
             )
         return now + (value.timestamp() - wall)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{what} must be seconds or an aware datetime, not {value!r:.80}")
+        raise TypeError(f"{what} must be seconds or an aware datetime, got {value!r:.80}")
     if not 0 <= value < math.inf:
-        raise ValueError(f"{what} must be seconds from 0 on, not {value!r}")
+        raise ValueError(f"{what} must be 0 or more seconds, got {value!r}")
     if value > sys.float_info.max:
         raise ValueError(f"{what} must be at most {sys.float_info.max:g} seconds")
     return now + value
 
 
 def read(call: invocation.Invocation, now: float, wall: float) -> None:
-    """Note in an execution, once, when it may start (its task's `eta`), and until when (`expires`).
+    """Set the earliest start (`eta` of the task) and the latest (`expires`) of an execution, once.
 
-    What was done is undone in any case: a reversion has neither.
+    Reverts have neither.
 
-    :raises TypeError, ValueError: they make no sense.
+    :raises TypeError: if one of them has a wrong type.
+    :raises ValueError: if one of them has an invalid value.
     """
     task = call.task
     if call.action != invocation.EXECUTE or call.not_before is not None:

@@ -1,4 +1,4 @@
-"""The version of this package, for programs that ask for it as they ask TaskFlow."""
+"""The version of this package, with the functions of TaskFlow."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 import wbengine
 
-#: Who makes it, and what it is called.
+#: Vendor and product.
 TASK_VENDOR: Final = "The wbengine developers"
 TASK_PRODUCT: Final = "wbengine"
-#: A distribution's suffix of the version; None: this is no distribution's package.
+#: Suffix of a distribution's version; None: not packaged by a distribution.
 TASK_PACKAGE: str | None = None
 
 
 def version_string() -> str:
-    """The version, such as `1.2.3`."""
+    """Return the version, such as `1.2.3`."""
     return wbengine.__version__
 
 
 def version_string_with_package() -> str:
-    """The version with the distribution's suffix, if there is one."""
+    """Return the version with the suffix of the distribution, if there is one."""
     return version_string() if TASK_PACKAGE is None else f"{version_string()}-{TASK_PACKAGE}"

@@ -1,15 +1,15 @@
-"""`python -m wbengine.worker --topic t --tasks module` is `wbengine worker`.
+"""`python -m wbengine.worker --topic t --tasks module`, the same as `wbengine worker`.
 
-It runs a worker until it is told to stop.
+Runs a worker until it is stopped. With `--celery-queue` it consumes messages of Celery clients, in
+addition to requests or instead of them.
 
-With `--celery-queue` it takes the messages of Celery's clients, too, or instead.
+The first SIGTERM or SIGINT is a warm shutdown: the worker takes no new requests, requeues those
+that did not begin, and finishes running tasks (at most `--drain-timeout` seconds). The second one
+is a cold shutdown.
 
-The first SIGTERM or SIGINT is a warm shutdown: nothing new is taken, what did not begin is handed
-back, what runs is finished (for `--drain-timeout` at most).  The second one is a cold shutdown.
-
-Exit codes: 0 it ended as asked, with running tasks finished; 1 it gave up running tasks, because it
-was told twice, or they took longer than it may drain; 2 wrong usage; 69 the broker or the ledger
-cannot be reached; 78 a setting, in the environment or in a file, is of the wrong kind.
+Exit codes: 0: stopped, all running tasks finished; 1: running tasks were given up, after a second
+signal or the drain timeout; 2: wrong usage; 69: the broker or the ledger cannot be reached; 78: a
+setting in the environment or a file is invalid.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    # Not on top: each child process of a pool imports this module too, and needs no command.
+    """Run the command and return the exit code."""
+    # Imported here, because each child process of a pool imports this module and needs no command.
     from wbengine.cli import app
 
     return app.main(["worker", *(sys.argv[1:] if arguments is None else arguments)])

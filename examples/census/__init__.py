@@ -1,12 +1,12 @@
-"""A census of the Python standard library, taken by a flow (`tools/quickstart` runs it).
+"""A flow that takes a census of the Python standard library (`tools/quickstart` runs it).
 
-A task for each group of files *measures*, one for each module *adds up*, one adds up everything,
-and the last one writes the report.  When one fails, or Ctrl-C is pressed, the flow undoes what it
-wrote.
+One task for each group of files *measures*, one for each module *adds up*, another one adds up
+everything, and the last one writes the report. After a failure or Ctrl-C the flow reverts all its
+output.
 
     options    the command line
-    sources    which files make up which module, and how they are grouped
-    measuring  what is counted in one file, and how counts are added
-    tasks      the tasks, all that a worker needs to import, and the flow of them
+    sources    the files of each module, and their groups
+    measuring  the counts of one file, and the addition of counts
+    tasks      the tasks (all that a worker needs to import) and their flow
     page       census.html
 """

@@ -1,4 +1,4 @@
-"""Which changes of states the code allows."""
+"""State transitions that the code allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKS: dict[str, tuple[Callable[[str, str], bool], tuple[str, ...]]] = {
 
 
 def transitions(what: str) -> dict[str, set[str]]:
-    """What `wbengine.states` allows."""
+    """Return the transitions that `wbengine.states` allows."""
     check, known = CHECKS[what]
 
     def may(old: str, new: str) -> bool:

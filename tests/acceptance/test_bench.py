@@ -1,4 +1,4 @@
-"""`tools/bench` as one calls it, small and without peers."""
+"""`tools/bench`, small and without other libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def test_cases_are_run_and_written(tmp_path: Path) -> None:
+def test_bench_runs_cases_and_writes_reports(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "new" / "b.json"), "--html", str(tmp_path / "b.html"))
     chosen = ("--cases", "wide,local,idle", "--systems", "wbengine", "--brokers", "filesystem")
     small = ("--divide", "100", "--repeat", "1", "--tasks", "10", "--idle", "1")
@@ -33,7 +33,7 @@ def test_cases_are_run_and_written(tmp_path: Path) -> None:
     assert all(len(one["seconds"]) == 1 and "problems" not in one for one in cells.values())
     assert [(one["medium"], one["processes"]) for one in told["idle"]] == [("filesystem", 1)]
     assert told["checks"] == []
-    assert "*Over a folder*" in done.stdout and "Measured on " in done.stdout
+    assert "*Folder*" in done.stdout and "Measured on " in done.stdout
     assert "filesystem, wbengine, 1 of 1, wide: " in done.stderr
     assert "<svg" in (tmp_path / "b.html").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.html", "new"]

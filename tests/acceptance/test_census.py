@@ -1,4 +1,4 @@
-"""The census as its user meets it: one flow, three engines, the same result; or nothing at all."""
+"""The census example from its command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """Where the run makes its temporary folders."""
+    """Return the folder in which the run creates temporary folders."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -58,7 +58,7 @@ def signals():
 
 
 def files(folder):
-    """All that is below a folder, but for what multiprocessing keeps until this process ends."""
+    """Return all paths below a folder, except folders that multiprocessing removes at exit."""
     found = [str(path.relative_to(folder)) for path in folder.rglob("*")]
     return sorted(path for path in found if not path.startswith("pymp-"))
 
@@ -91,7 +91,7 @@ def test_every_engine_writes_the_same_census(root, tmp_path, temporary, capsys):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
+def test_failed_census_leaves_no_files_and_shows_source_line(
     engine, root, tmp_path, temporary, capsys
 ):
     out = tmp_path / "new" / "out"
@@ -106,7 +106,7 @@ def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
     assert "RuntimeError: beta.1 fails because --fail asked for it" in said.err
     assert 'raise RuntimeError(f"{group} fails because --fail asked for it")' in said.err
     assert "examples/census/tasks.py" in said.err
-    assert said.err.rstrip().endswith("reverted: nothing is left of this run")
+    assert said.err.rstrip().endswith("reverted: this run has left nothing")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,9 @@ def test_a_failure_leaves_nothing_and_is_shown_with_its_line(
         (["--wrkers", "2"], "unrecognized arguments: --wrkers 2"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments, message, root, capsys):
+def test_census_with_wrong_arguments_reports_one_line_and_writes_nothing(
+    arguments, message, root, capsys
+):
     (root / "empty").mkdir()
     before = files(root)
 
@@ -140,8 +142,8 @@ def test_wrong_usage_is_one_line(arguments, message, root, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_cleans_up(number, tmp_path):
-    """Interrupted while hundreds of tasks wait, and two of them run: the flow is reverted."""
+def test_interrupted_census_leaves_no_files(number, tmp_path):
+    """Interrupt the run while hundreds of tasks wait: the flow is reverted."""
     out, temporary = tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
     with subprocess.Popen(

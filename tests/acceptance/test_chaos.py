@@ -1,7 +1,4 @@
-"""Workers, engines and brokers are hurt in all ways: nothing is lost, and nothing runs twice.
-
-These are small versions of `tools/chaos`, which does the same on all brokers and for longer.
-"""
+"""Small versions of `tools/chaos`, which injects faults into workers, engines and brokers."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-#: More than a busy machine lets a worker be silent that nobody hurts.
+#: Longer than an undisturbed worker can be silent on a busy machine.
 BRIEFLY = ("--expiry", "3")
 
 
 def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """The figures of a run, which has to end so."""
+    """Run `tools/chaos`, check its exit code and return its figures."""
     if "redis" in arguments and _servers.find("redis") is None:
         servers.skip_or_fail(_servers.reason(["redis"]))
     file = folder / "figures"
@@ -39,22 +36,22 @@ def _chaos(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_all_kinds_of_faults_on_folders(tmp_path: Path) -> None:
+def test_no_task_is_lost_under_random_faults_on_folders(tmp_path: Path) -> None:
     found = _chaos(tmp_path, "--minutes", "0.07", "--seed", "4", *BRIEFLY)
     assert found["flows"] > 0 and found["tasks"] > 0 and found["faults"]
     assert found["lost"] == found["stuck"] == found["wrong"] == 0
 
 
 @pytest.mark.slow
-def test_kills_of_workers_on_redis(tmp_path: Path) -> None:
+def test_no_task_runs_twice_when_workers_on_redis_are_killed(tmp_path: Path) -> None:
     found = _chaos(tmp_path, "--transport", "redis", "--kills", "8", "--tasks", "160", *BRIEFLY)
     assert found["faults"] == {"kill worker": 8}
     assert found["tasks"] >= 140
     assert found["most runs of one epoch"] == 1
 
 
-def test_kills_of_all_that_has_to_do_with_submitted_flows(tmp_path: Path) -> None:
-    """Each ends once, and no task that is saved runs again."""
+def test_submitted_flows_end_once_when_processes_are_killed(tmp_path: Path) -> None:
+    """Each flow ends once, and no saved task runs again."""
     seed = str(random.randrange(1_000_000))
     arguments = ("--transport", "redis", "--flows", "60", "--kills", "6", "--seed", seed)
     found = _chaos(tmp_path, *arguments)
@@ -63,15 +60,15 @@ def test_kills_of_all_that_has_to_do_with_submitted_flows(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_control_fails(tmp_path: Path) -> None:
-    """What is known to lose tasks is seen to lose them."""
+def test_chaos_tool_finds_lost_tasks_of_taskflow(tmp_path: Path) -> None:
+    """TaskFlow loses tasks when its workers are killed."""
     arguments = ("--engine", "taskflow", "--transport", "redis", "--patience", "4")
     found = _chaos(tmp_path, *arguments, "--kills", "6", "--tasks", "80", code=1)
     assert found["lost"] + found["stuck"] + found["wrong"] > 0
 
 
-def test_killed_tool_leaves_no_process_running(tmp_path: Path) -> None:
-    """What it has started ends with it."""
+def test_killed_chaos_tool_leaves_no_process_running(tmp_path: Path) -> None:
+    """Its child processes end with the tool."""
     arguments = ("--here", "--flows", "4", "--kills", "1")
     with open(tmp_path / "said", "wb") as said:
         tool = subprocess.Popen(

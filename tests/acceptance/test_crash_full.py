@@ -1,4 +1,4 @@
-"""The disk is full: that is told, and nothing is loaded wrong."""
+"""A run on a full disk."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_on_a_full_disk_a_flow_fails_and_goes_on_when_there_is_room() -> None:
+def test_flow_fails_on_full_disk_and_resumes_when_space_is_free() -> None:
     told = tools.run("crash", "full").stdout
     assert told.count(" 0 problems\n") == 2, told

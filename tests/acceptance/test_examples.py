@@ -1,4 +1,4 @@
-"""Every example prints what its docstring says, on every kind of engine it can be told to use."""
+"""Each example prints the output in its docstring, on each kind of engine that it supports."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from tests.support import workers
 
 FOLDER = workers.REPOSITORY / "examples"
-#: Modules beside the examples that are none.
+#: Modules in the folder that are not examples.
 OTHERS = {"__init__", "kinds", "remote_tasks"}
 
 SERIAL, THREADS, PROCESSES, WORKERS = "serial", "threads", "processes", "worker-based"
 LOCAL = (SERIAL, THREADS, PROCESSES)
 ALL = (*LOCAL, WORKERS)
-#: Example -> the kinds of engine that it runs on; None: those that it starts itself.
+#: Example -> kinds of engine that it supports; None: the example starts its own engines.
 EXAMPLES: dict[str, tuple[str, ...] | None] = {
     "async_tasks": ALL,
     "crash_and_resume": None,
@@ -34,10 +34,10 @@ EXAMPLES: dict[str, tuple[str, ...] | None] = {
     "watching": ALL,
 }
 KINDS = {kind: [name for name, kinds in EXAMPLES.items() if kind in (kinds or ())] for kind in ALL}
-#: Those that start their engines themselves.
+#: Examples that start their own engines.
 OWN = [name for name, kinds in EXAMPLES.items() if kinds is None]
 
-#: Runs examples one after the other, each as the program of its process.
+#: Program that runs examples one by one, each as `__main__`.
 ONE_BY_ONE = """
 import importlib, sys
 names, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]
@@ -51,7 +51,7 @@ sys.modules["__main__"] = here
 
 
 def promised(name: str) -> str:
-    """What the docstring of an example says that it prints."""
+    """Return the output that the docstring of an example documents."""
     text = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8")))
     assert text is not None
     about, marker, block = text.partition("\n\nPrints::\n\n")
@@ -76,7 +76,7 @@ def printed(text: str) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ALL)
-def test_examples_print_what_they_say(kind: str, tmp_path: Path) -> None:
+def test_examples_print_documented_output(kind: str, tmp_path: Path) -> None:
     names = KINDS[kind]
     ended = started(tmp_path, "-c", ONE_BY_ONE, " ".join(names), "--engine", kind)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
@@ -88,19 +88,19 @@ def test_examples_print_what_they_say(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hello_world", *OWN])
-def test_an_example_is_a_program(name: str, tmp_path: Path) -> None:
+def test_example_runs_as_program(name: str, tmp_path: Path) -> None:
     ended = started(tmp_path, "-m", f"examples.{name}")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert printed(ended.stdout) == promised(name)
     assert not list(tmp_path.iterdir())
 
 
-def test_every_example_is_run() -> None:
+def test_each_example_is_tested() -> None:
     found = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_")}
     assert {*found, "__init__"} - OTHERS == EXAMPLES.keys()
 
 
-def test_an_example_offers_the_kinds_it_runs_on(tmp_path: Path) -> None:
+def test_example_rejects_unsupported_engine(tmp_path: Path) -> None:
     ended = started(tmp_path, "-m", "examples.resume_from_backend", "--engine", "worker-based")
     assert ended.returncode == 2
     assert "choose from" in ended.stderr and "processes" in ended.stderr

@@ -1,6 +1,6 @@
-"""Many workers, many engines: who knows whom, who gets what, and what is left.
+"""Fleets of many workers and engines.
 
-The first are small versions of `tools/fleet`, which has 64 workers and 20 engines.
+The first tests are small versions of `tools/fleet`, which starts 64 workers and 20 engines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _fleet(kind: str, folder: Path, url: Place) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
-def test_a_fleet_on_redis(redis_url: Place, tmp_path: Path) -> None:
+def test_fleet_on_redis_has_no_problems(redis_url: Place, tmp_path: Path) -> None:
     _fleet("redis", tmp_path, redis_url)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
-def test_a_fleet_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
+def test_fleet_on_rabbitmq_has_no_problems(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fleet("amqp", tmp_path, rabbitmq_url)
 
 
@@ -58,8 +58,8 @@ def _run(url: str, flow: Any, **options: Any) -> dict[str, Any]:
     return found
 
 
-def test_each_worker_gets_only_what_it_offers(url: str) -> None:
-    """Two workers on one topic, with different tasks."""
+def test_worker_receives_only_tasks_it_offers(url: str) -> None:
+    """Two workers with different tasks share a topic."""
     flow = unordered_flow.Flow("f")
     for number in range(EACH):
         flow.add(
@@ -71,7 +71,7 @@ def test_each_worker_gets_only_what_it_offers(url: str) -> None:
         workers.worker_in_thread(url, Echo) as other,
     ):
         found = _run(url, flow)
-        # A refusal, or a task that was tried elsewhere, would be counted as well.
+        # A refused or resent task would be counted, too.
         assert one.counts == other.counts == {"SUCCESS": EACH}
     assert found == {
         **{f"n{number}": None for number in range(EACH)},
@@ -80,8 +80,7 @@ def test_each_worker_gets_only_what_it_offers(url: str) -> None:
 
 
 @pytest.mark.parametrize("topics", [["video.*", "video.hd"], ["video.hd", "video.*"]])
-def test_patterns_and_names_that_mean_the_same_worker(url: str, topics: list[str]) -> None:
-    """Every task runs once, whoever is meant twice; nobody else gets any."""
+def test_task_runs_once_if_pattern_and_topic_match_same_worker(url: str, topics: list[str]) -> None:
     flow = unordered_flow.Flow("f")
     flow.add(*(Nothing(name=f"n{number}", provides=f"n{number}") for number in range(EACH)))
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,4 @@
-"""Hostile messages: workers and engines live on, work, and count each of them once.
-
-These are small versions of `tools/fuzz`, which sends as many as one likes.
-"""
+"""Small versions of `tools/fuzz`, which sends hostile messages to workers and engines."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None
     found = running.run(kind, folder, count, seed=4, batch=100, where=where)
     assert not found.problems, "\n".join(found.problems)
     assert found.inputs > count
-    # All kinds of ends are among them.
+    # All kinds of refusals occur.
     ends = ("format", "type", "body", *(() if kind == "amqp" else ("unreadable",)))
     for who in ("worker", "engine"):
         for why in ends:
@@ -25,15 +22,15 @@ def _fuzz(kind: str, folder: Path, count: int, where: str | None = None) -> None
 
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("filesystem", marks=pytest.mark.slow)])
-def test_in_this_process_and_in_folders(kind: str, tmp_path: Path) -> None:
+def test_hostile_messages_are_counted_in_memory_and_folders(kind: str, tmp_path: Path) -> None:
     _fuzz(kind, tmp_path, 1000)
 
 
 @pytest.mark.slow
-def test_on_redis(redis_url: Place, tmp_path: Path) -> None:
+def test_hostile_messages_are_counted_on_redis(redis_url: Place, tmp_path: Path) -> None:
     _fuzz("redis", tmp_path, 600, redis_url)
 
 
 @pytest.mark.slow
-def test_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
+def test_hostile_messages_are_counted_on_rabbitmq(rabbitmq_url: Place, tmp_path: Path) -> None:
     _fuzz("amqp", tmp_path, 400, rabbitmq_url)

@@ -1,4 +1,4 @@
-"""What `tools/test` runs ends, whatever becomes of it."""
+"""Time limits of commands that `tools/test` runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ where_it_is()
 
 
 def lives(pid: int) -> bool:
-    """Also who is dead and has no parent that asked for it is dead."""
+    """Return True unless the process is missing or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -53,8 +53,8 @@ def called(limit: float, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_hangs_is_shown_and_killed() -> None:
-    """A child that is frozen, and its parent, which waits for it."""
+def test_hung_process_is_reported_and_killed() -> None:
+    """A child is stopped, and its parent waits for it."""
     ended = called(6, "-c", FROZEN, CHILD)
     pid = int(ended.stdout)
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""Many random lives in processes; and what is told about one that goes wrong."""
+"""Random flows of `tools/simulate`, and its report of a failing seed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.support import tools
 from wbengine.runtime.decisions import DecisionPoints
 
 
-def test_random_flows_in_processes() -> None:
+def test_random_flows_run_in_processes_without_failures() -> None:
     ended = tools.run("simulate", "--flows", 250, "--seed", 7, "--jobs", 2)
     assert ended.stdout.startswith("250 flows in "), ended.stdout
-    assert ended.stdout.endswith("/s), nothing went wrong\n")
-    # How far it is, every ten seconds; on a busy machine it takes as long.
+    assert ended.stdout.endswith("/s), no failures\n")
+    # A progress line every ten seconds, if the run takes that long.
     for line in ended.stderr.splitlines():
         assert re.fullmatch(r"\d+/250 flows, \d+/s, \d+:\d\d left", line)
 
 
-def test_a_seed_that_goes_wrong_is_told_with_a_small_story(
+def test_failing_seed_is_reported_with_shrunk_flow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def open_to_all(self: DecisionPoints, node: int) -> bool:
@@ -36,12 +36,12 @@ def test_a_seed_that_goes_wrong_is_told_with_a_small_story(
     told = capsys.readouterr().out
     first = told.splitlines()[0]
     seed = int(first.split()[1])
-    assert first == f"seed {seed} goes wrong (tools/simulate --seed {seed} --flows 1)"
-    assert told.splitlines()[1] == "a smaller one goes wrong too:"
+    assert first == f"seed {seed} fails (tools/simulate --seed {seed} --flows 1)"
+    assert told.splitlines()[1] == "a smaller flow that fails too:"
     assert told.splitlines()[-1].startswith("AssertionError")
     with pytest.raises(AssertionError, match=f"WBENGINE_SEED={seed}:"):
         lives.live(seed)
     story = told.splitlines()[2:-1]
-    # It takes one link with a decider: a source that succeeds, and a target that nobody asks.
+    # The smallest flow has one link with a decider: a successful source and an undecided target.
     assert story[1].split()[0] == story[2].split()[0] == "atom"
     assert len(story) <= 6, told

@@ -1,4 +1,4 @@
-"""Wide flows over folders, again and again: nothing hangs, nothing is lost, nothing is left."""
+"""Repeated runs of wide flows over folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of states: drawn from the code, and those of the documentation are of today's."""
+"""State diagrams of the documentation, drawn from the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Edges = set[tuple[str, str]]
 
 
 def edges(picture: Path) -> Edges:
-    """The arrows of a picture, by their titles."""
+    """Return the arrows of a diagram by their titles."""
     text = picture.read_text(encoding="utf-8")
     titles = map(html.unescape, re.findall(r"<title>([^<]*)</title>", text))
     pairs = (title.split("->") for title in titles if "->" in title)
@@ -26,14 +26,14 @@ def edges(picture: Path) -> Edges:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_pictures_of_the_documentation_are_true(name: str) -> None:
+def test_state_diagrams_in_documentation_match_code(name: str) -> None:
     found = state_tables.transitions(name)
     allowed = {(old, new) for old, targets in found.items() for new in targets}
     assert edges(KEPT / f"{name}.svg") == allowed
 
 
 @pytest.mark.slow
-def test_the_tool_draws_all_of_them(tmp_path: Path) -> None:
+def test_tool_draws_all_state_diagrams(tmp_path: Path) -> None:
     tools.run("state_graph", tmp_path)
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""What wbengine asks for, and what it is tested with: floors, bounds, hashes, and the audit."""
+"""Required and pinned releases: bounds, hashes and the audit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PYTHONS = ("3.10.20", "3.11.15", "3.12.13", "3.13.12")
 
 
 def requirements() -> Iterator[Requirement]:
-    """All that setup.cfg asks for, whatever the extra, and what building takes."""
+    """Yield all requirements of setup.cfg with all extras, and the build requirement."""
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
     texts = [setup["options"]["install_requires"], *setup["options.extras_require"].values()]
@@ -45,7 +45,7 @@ def environment(python: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_each_requirement_is_pinned_with_hashes(python: str) -> None:
-    """Otherwise `tools/supply pin` was not run after setup.cfg was changed."""
+    """A failure means that `tools/supply pin` was not run after a change of setup.cfg."""
     pinned = {}
     for name, version, marker, hashes in _supply.pins(PINS.read_text(encoding="utf-8")):
         assert hashes, name
@@ -59,11 +59,11 @@ def test_each_requirement_is_pinned_with_hashes(python: str) -> None:
             assert wanted.specifier.contains(found), f"{wanted}, but {found} is pinned"
 
 
-def test_no_index_is_named_where_requirements_are() -> None:
+def test_requirements_file_contains_no_url() -> None:
     assert "://" not in PINS.read_text(encoding="utf-8")
 
 
-#: The last release of each that an advisory names, as of November 2026; setup.cfg says which.
+#: The last release of each package with an advisory, as of November 2026; see setup.cfg.
 KNOWN = {
     "Jinja2": "3.1.5", "Mako": "1.3.11", "PyMySQL": "1.1.0", "Pygments": "2.19.2",
     "cryptography": "48.0.0", "h11": "0.14.0", "msgpack": "1.2.0", "orjson": "3.11.5",
@@ -74,12 +74,12 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("name", "version"), KNOWN.items())
-def test_release_with_a_known_advisory_is_not_asked_for(name: str, version: str) -> None:
+def test_release_with_known_advisory_is_excluded(name: str, version: str) -> None:
     found = [wanted for wanted in requirements() if wanted.name == name]
     assert found and all(not wanted.specifier.contains(version) for wanted in found), found
 
 
-#: Of which we use what may change in any release: the first that nobody has looked at.
+#: First unreviewed release of packages whose internals wbengine uses.
 UNSEEN = {
     "amqp": "5.5", "celery": "5.8", "kombu": "6.0", "redis": "9.0", "sse-starlette": "4.0",
     "starlette": "2.0",
@@ -87,7 +87,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize(("name", "version"), UNSEEN.items())
-def test_release_that_nobody_has_looked_at_is_not_asked_for(name: str, version: str) -> None:
+def test_unreviewed_release_is_excluded(name: str, version: str) -> None:
     found = [wanted for wanted in requirements() if wanted.name == name and wanted.specifier]
     assert found and all(not wanted.specifier.contains(version) for wanted in found), found
 
@@ -104,18 +104,18 @@ UNKNOWN = {"name": "c", "skip_reason": "Dependency not found"}
 @pytest.mark.parametrize(
     ("said", "errors", "verdict", "why"),
     [
-        (report(FINE), "", _supply.PASSED, "nothing is known of 1 releases"),
+        (report(FINE), "", _supply.PASSED, "no known advisory for 1 releases"),
         (report(FINE, BAD), "", _supply.FAILED, "b 2: CVE-1, fixed in 3"),
-        (report(FINE, UNKNOWN), "", _supply.FAILED, "could not be looked up: c"),
-        # pip-audit's exit code is 0 for this: it found nothing.
-        (report(UNKNOWN, UNKNOWN), "", _supply.SKIPPED, "none of 2 releases could be looked up"),
-        (report(), "", _supply.SKIPPED, "none of 0 releases could be looked up"),
+        (report(FINE, UNKNOWN), "", _supply.FAILED, "the lookup failed for: c"),
+        # pip-audit's exit code is 0 in this case.
+        (report(UNKNOWN, UNKNOWN), "", _supply.SKIPPED, "the lookup failed for all 2 releases"),
+        (report(), "", _supply.SKIPPED, "the lookup failed for all 0 releases"),
         ("", "Traceback\nrequests.exceptions.ConnectionError: x", _supply.SKIPPED, "Connection"),
         ("", "Traceback\nKeyError: 'id'", _supply.FAILED, "KeyError: 'id'"),
         ("[]", "", _supply.FAILED, "nothing was reported"),
     ],
 )
-def test_audit_passes_only_if_each_release_was_looked_up(
+def test_audit_passes_only_after_lookup_of_each_release(
     said: str, errors: str, verdict: str, why: str
 ) -> None:
     found, told = _supply.verdict(said, errors)
@@ -123,7 +123,7 @@ def test_audit_passes_only_if_each_release_was_looked_up(
 
 
 class Checkout:
-    """A folder that has our tools, a package index, and a file of pins."""
+    """A folder with the installer, a package index and a file of pins."""
 
     def __init__(self, folder: Path) -> None:
         self._tools = folder / "tools"
@@ -166,19 +166,17 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_what_is_pinned_is_installed(checkout: Checkout) -> None:
+def test_pinned_release_is_installed(checkout: Checkout) -> None:
     assert checkout.install("1.0", checkout.digest, CI="1")[:2] == (0, "True")
 
 
 @pytest.mark.parametrize("variables", [{}, {"CI": "1"}], ids=["developer", "CI"])
-def test_file_of_another_content_is_never_taken(
-    checkout: Checkout, variables: dict[str, str]
-) -> None:
+def test_file_with_wrong_hash_is_refused(checkout: Checkout, variables: dict[str, str]) -> None:
     code, said, errors = checkout.install("1.0", "0" * 64, **variables)
     assert (code, said) == (1, "") and checkout.digest in errors
 
 
-def test_index_without_a_pinned_release_ends_ci_and_no_developer(checkout: Checkout) -> None:
+def test_missing_pinned_release_fails_in_ci_only(checkout: Checkout) -> None:
     assert checkout.install("2.0", checkout.digest, CI="1")[:2] == (1, "")
     code, said, errors = checkout.install("2.0", checkout.digest)
     assert (code, said) == (0, "False")

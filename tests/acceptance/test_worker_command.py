@@ -1,4 +1,4 @@
-"""`python -m wbengine.worker`, as people use it: two shells, signals, wrong usage."""
+"""The command `python -m wbengine.worker`: start, signals and wrong usage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ runpy.run_module("wbengine.worker", run_name="__main__")
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the default folder is a fresh one."""
+    """Return an environment in which the default folder is new."""
     folder = tmp_path / "runtime"
     folder.mkdir(mode=0o700)
     return {
@@ -60,17 +60,17 @@ def runtime(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A broker of its own for each test."""
+    """Return the URL of a new broker."""
     return f"filesystem://{tmp_path / 'broker'}"
 
 
 def serving(url: str, *more: str) -> tuple[str, ...]:
-    """The arguments of a worker that offers the sample tasks at `url`."""
+    """Return the arguments of a worker that offers the sample tasks at `url`."""
     return ("--topic", "t", "--tasks", TASKS, "--url", url, *more)
 
 
 def ended(arguments: list[str], runtime: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What became of a command that ends by itself."""
+    """Run a command that ends by itself."""
     return subprocess.run(
         arguments,
         env={**os.environ, **runtime},
@@ -82,7 +82,7 @@ def ended(arguments: list[str], runtime: dict[str, str]) -> subprocess.Completed
 
 
 def called(arguments: Sequence[str]) -> int:
-    """The exit code of the command, in this process."""
+    """Run the command in this process and return its exit code."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return command.main(arguments)
@@ -92,7 +92,7 @@ def called(arguments: Sequence[str]) -> int:
 
 
 class Waiting:
-    """An engine whose only task, `w`, runs from the file `started` until the file `release`."""
+    """An engine whose only task, `w`, creates the file `started` and waits for `release`."""
 
     def __init__(self, folder: Path, url: str, **options: Any) -> None:
         self.started, self.release = folder / "started", folder / "release"
@@ -105,14 +105,14 @@ class Waiting:
         )
 
     def begin(self) -> Iterator[str]:
-        """Run it until its task runs; the states that are to come."""
+        """Run until the task has started; return the iterator of further states."""
         states = sent(self.engine)
         until(self.started.exists)
         return states
 
 
 def sent(loaded: Any) -> Iterator[str]:
-    """Run an engine until its requests are on their way; the states that are to come."""
+    """Run an engine until its requests are published; return the iterator of further states."""
     states: Iterator[str] = loaded.run_iter()
     for state in states:
         if state == "WAITING":
@@ -132,13 +132,13 @@ def engine(runtime: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def listens(file: Path) -> bool:
-    """Whether an engine does, by the file of a folder's queues."""
+    """Return True if an engine listens at a folder broker, according to its database."""
     if not file.exists():
         return False
     with contextlib.closing(sqlite3.connect(file)) as queues:
         try:
             found = queues.execute("SELECT 1 FROM binding WHERE key = 'wbe.engines'").fetchone()
-        except sqlite3.OperationalError:  # it is being made
+        except sqlite3.OperationalError:  # the tables do not exist yet
             return False
     return found is not None
 
@@ -162,18 +162,18 @@ def test_worker_and_engine_find_each_other_in_either_order(
         assert "ERROR" not in worker.text and "Traceback" not in worker.text
 
 
-def test_a_worker_loads_no_core_and_no_storage(runtime: dict[str, str]) -> None:
+def test_worker_imports_no_core_and_no_storage(runtime: dict[str, str]) -> None:
     process = ended([sys.executable, "-c", FORBIDDEN], runtime)
     assert process.returncode == 0, process.stderr
     assert "LOADED []" in process.stderr
 
 
-def test_first_signal_finishes_what_runs(tmp_path: Path, url: str) -> None:
+def test_first_signal_finishes_running_task(tmp_path: Path, url: str) -> None:
     waiting = Waiting(tmp_path, url)
     with workers.workers(tmp_path, *serving(url)) as (worker,):
         states = waiting.begin()
         worker.signal(signal.SIGTERM)
-        worker.signal(signal.SIGTERM)  # as from a supervisor that also signals the group
+        worker.signal(signal.SIGTERM)  # like a supervisor that also signals the process group
         until(lambda: "finishing" in worker.text)
         waiting.release.touch()
         assert list(states)[-1] == "SUCCESS"
@@ -181,19 +181,19 @@ def test_first_signal_finishes_what_runs(tmp_path: Path, url: str) -> None:
         assert worker.wait() == 0
 
 
-def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
+def test_second_signal_abandons_running_task(tmp_path: Path, url: str) -> None:
     waiting = Waiting(tmp_path, url)
     with workers.workers(tmp_path, *serving(url)) as (worker,):
         states = waiting.begin()
         worker.signal(signal.SIGINT)
         until(lambda: "finishing" in worker.text)
-        time.sleep(0.3)  # else they are one
+        time.sleep(0.3)  # signals in quick succession count as one
         worker.signal(signal.SIGINT)
         assert worker.wait() == 1
         with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task"):
             list(states)
         assert waiting.engine.storage.get_flow_state() == "REVERTED"
-        assert "giving up 1 tasks that still run" in worker.text
+        assert "abandoning 1 running tasks: stopped a second time" in worker.text
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,21 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         (
             ("--topic", "t", "--tasks", "tests.support.quitting"),
             2,
-            "the tasks cannot be imported: it ends the process (SystemExit: 5)",
+            "cannot import the tasks: the code ends the process (SystemExit: 5)",
         ),
         (("--topic", "t", "--tasks", "tests.support.sample_tasks:Ad"), 2, "did you mean 'Add'"),
-        (("--topic", "t", "--tasks", "json"), 2, "module 'json' holds no tasks"),
-        (("--topic", "a/b", "--tasks", TASKS), 2, "topic 'a/b'"),
-        (("--topic", "..", "--tasks", TASKS), 2, "topic '..'"),
-        (("--topic", "t", "--exchange", "../x", "--tasks", TASKS), 2, "exchange': '../x' is not"),
-        (("--topic", "t", "--exchange", "", "--tasks", TASKS), 2, "exchange': '' is not"),
+        (("--topic", "t", "--tasks", "json"), 2, "module 'json' contains no task classes"),
+        (("--topic", "a/b", "--tasks", TASKS), 2, "topic must be 1 to 120 characters"),
+        (("--topic", "..", "--tasks", TASKS), 2, "got '..'"),
+        (("--topic", "t", "--exchange", "../x", "--tasks", TASKS), 2, "got '../x'"),
+        (("--topic", "t", "--exchange", "", "--tasks", TASKS), 2, "--exchange must be 1 to 120"),
         (("--topic", "t", "--tasks", TASKS, "--threads", "0"), 2, "0 is not in the range"),
         (("--topic", "t", "--tasks", TASKS, "--threads", "x"), 2, "'x' is not a valid integer"),
-        (("--topic", "t", "--tasks", TASKS, "--threads", "1", "--processes", "1"), 2, "leave out"),
+        (
+            ("--topic", "t", "--tasks", TASKS, "--threads", "1", "--processes", "1"),
+            2,
+            "at most one of --threads and --processes",
+        ),
         (("--topic", "t", "--tasks", TASKS, "--transport-option", "k"), 2, "KEY=VALUE"),
         (("--topic", "t", "--tasks", TASKS, "--url", "amqp://127.0.0.1:1//"), 69, "not be reached"),
         (("--topic", "t", "--tasks", TASKS, "--url", "filesystem:///proc/nowhere"), 69, "/proc"),
@@ -225,7 +229,7 @@ def test_second_signal_gives_up_what_runs(tmp_path: Path, url: str) -> None:
         (("--topic", "t", "--tasks", TASKS, "--threads", "\N{SUPERSCRIPT TWO}"), 2, "integer"),
     ],
 )
-def test_wrong_usage_is_one_clear_line(
+def test_wrong_usage_is_reported_in_one_line(
     runtime: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -246,7 +250,7 @@ def test_wrong_usage_is_one_clear_line(
         (("--topic", "t", "--tasks", TASKS, "--url", "filesystem:///proc/nowhere"), 69, "/proc"),
     ],
 )
-def test_wrong_usage_is_the_exit_code_of_the_process(
+def test_wrong_usage_sets_exit_code_of_process(
     runtime: dict[str, str], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     process = ended(workers.command(*arguments), runtime)
@@ -257,33 +261,45 @@ def test_wrong_usage_is_the_exit_code_of_the_process(
 def _said_in_one_line(said: str, code: int, words: str) -> None:
     lines = said.splitlines()
     assert "error:" in lines[-1] and words in lines[-1], said
-    assert len(lines) == 1 or code == 69, said  # there the banner came before
+    assert len(lines) == 1 or code == 69, said  # with this code the banner is printed first
     assert "error:" not in "".join(lines[:-1]) and "Traceback" not in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--max-idle-time", "0"), "'0' is no time at all"),
+        (("--max-idle-time", "0"), "--max-idle-time must be a duration above 0, got '0'"),
         (("--max-tasks", "0"), "0 is not in the range"),
-        (("--drain-timeout", "-1"), "'-1' is no duration such as 30"),
-        (("--result-ttl", "soon"), "'soon' is no duration such as 30, 1.5h or 30d, nor 'never'"),
-        (("--url", "amqp://h//?heartbeat=often"), "heartbeat is 'often': it must be seconds"),
-        (("--url", "amqps://h//?ssl_ca_certs=/no.pem"), "ssl_ca_certs is '/no.pem': there is no"),
-        (("--url", "rediss://h?ssl_certfile=/no.pem"), "ssl_certfile is '/no.pem': there is no"),
-        (("--pool", "fibres"), "'fibres' is not one of"),
+        (
+            ("--drain-timeout", "-1"),
+            "--drain-timeout must be a duration such as 30, 1.5h or 30d, got '-1'",
+        ),
+        (
+            ("--result-ttl", "soon"),
+            "must be a duration such as 30, 1.5h or 30d, or 'never', got 'soon'",
+        ),
+        (("--url", "amqp://h//?heartbeat=often"), "heartbeat must be 0 (none) to"),
+        (("--url", "amqps://h//?ssl_ca_certs=/no.pem"), "ssl_ca_certs must be an existing file"),
+        (("--url", "rediss://h?ssl_certfile=/no.pem"), "ssl_certfile must be an existing file"),
+        (("--pool", "fibres"), "must be one of threads, processes, solo, got 'fibres'"),
         (("--pool", "solo", "--concurrency", "2"), "solo"),
         (("--pool", "processes", "--threads", "2"), "threads"),
-        (("--threads", "2", "--concurrency", "2"), "leave out all but one"),
+        (
+            ("--threads", "2", "--concurrency", "2"),
+            "at most one of --threads and --concurrency can be used",
+        ),
         (("--max-tasks-per-child", "2"), "processes"),
         (("--pool", "processes", "--max-memory-per-child", "1K"), "at least 16M"),
-        (("--pool", "processes", "--max-memory-per-child", "much"), "'much' is not an amount"),
+        (
+            ("--pool", "processes", "--max-memory-per-child", "much"),
+            "must be an amount of memory of at least 16M (such as 200M, 2G, or bytes), got 'much'",
+        ),
         (("--exception-handler", "tests.support.worker_tasks:frist"), "did you mean 'first'"),
         (("--exception-handler", "no_such_module:f"), "no_such_module"),
-        (("--color", "blue"), "'blue' is not one of"),
+        (("--color", "blue"), "must be one of auto, always, never, got 'blue'"),
     ],
 )
-def test_wrong_options_are_one_clear_line(
+def test_invalid_option_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], url: str, arguments: tuple[str, ...], words: str
 ) -> None:
     assert command.main(serving(url, *arguments)) == 2
@@ -291,7 +307,7 @@ def test_wrong_options_are_one_clear_line(
     assert "error:" in line and words in line
 
 
-def test_a_banner_that_cannot_be_written_ends_no_worker(url: str) -> None:
+def test_worker_runs_if_banner_cannot_be_written(url: str) -> None:
     with open("/dev/full", "w") as full:
         arguments = serving(url, "--burst", "--max-idle-time", "0.1")
         ended = subprocess.run(
@@ -304,7 +320,7 @@ def test_a_banner_that_cannot_be_written_ends_no_worker(url: str) -> None:
     ("text", "size"),
     [("16M", 16 << 20), ("200mb", 200 << 20), ("2 GiB", 2 << 30), ("20000000", 20_000_000)],
 )
-def test_amounts_of_memory(text: str, size: int) -> None:
+def test_memory_size_with_unit_is_parsed(text: str, size: int) -> None:
     words = ["--max-memory-per-child", text]
     with (
         click.Context(app.root, obj=context.Context(app.COMMANDS)) as above,
@@ -314,15 +330,15 @@ def test_amounts_of_memory(text: str, size: int) -> None:
 
 
 def memory_of(pid: int) -> float:
-    """The resident memory of a process, in megabytes."""
+    """Return the resident memory of a process in megabytes."""
     (line,) = (
         line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmRSS" in line
     )
     return int(line.split()[1]) / 1024
 
 
-def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
-    """An idle worker is small; then it runs one task, in its main thread, and is done."""
+def test_solo_worker_calls_handlers_and_exits_after_max_tasks(tmp_path: Path, url: str) -> None:
+    """The idle worker is small.  Then it runs one task in its main thread and exits."""
     calls = tmp_path / "calls"
     arguments = (
         "--topic", "t", "--tasks", "tests.support.worker_tasks", "--url", url, "--pool", "solo",
@@ -348,10 +364,10 @@ def test_solo_handlers_logs_and_so_many_tasks(tmp_path: Path, url: str) -> None:
         assert "wbengine 0" not in worker.text
 
 
-def test_nothing_is_left_of_processes_that_are_given_up(
+def test_abandoned_processes_leave_no_temporary_files(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, url: str
 ) -> None:
-    temporary = tmp_path_factory.mktemp("t")  # short: sockets have to have a name in it
+    temporary = tmp_path_factory.mktemp("t")  # a short path, because paths of sockets are limited
     waiting = Waiting(tmp_path, url)
     arguments = serving(url, "--processes", "1", "--drain-timeout", "0.1")
     environment = {"TMPDIR": str(temporary)}
@@ -365,7 +381,7 @@ def test_nothing_is_left_of_processes_that_are_given_up(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_main_thread_that_was_lost_is_not_waited_for(tmp_path: Path, url: str) -> None:
+def test_worker_exits_without_waiting_for_blocked_main_thread(tmp_path: Path, url: str) -> None:
     arguments = (
         "--topic", "t", "--tasks", "tests.support.worker_tasks", "--url", url, "--pool", "solo",
     )  # fmt: skip
@@ -374,10 +390,10 @@ def test_a_main_thread_that_was_lost_is_not_waited_for(tmp_path: Path, url: str)
         with pytest.raises(exceptions.TimeLimitExceeded):
             engines.run(flow, store={"started": str(tmp_path / "s")}, engine="workers", url=url)
         worker.signal(signal.SIGTERM)
-        assert worker.wait(25) == 0  # what it runs there takes half a minute
+        assert worker.wait(25) == 0  # the task in the main thread runs for half a minute
 
 
-def test_what_still_runs_after_the_drain_timeout_is_given_up(tmp_path: Path, url: str) -> None:
+def test_task_running_after_drain_timeout_is_abandoned(tmp_path: Path, url: str) -> None:
     waiting = Waiting(tmp_path, url)
     arguments = serving(url, "--pool", "solo", "--drain-timeout", "0.2")
     with workers.workers(tmp_path, *arguments) as (worker,):
@@ -386,10 +402,10 @@ def test_what_still_runs_after_the_drain_timeout_is_given_up(tmp_path: Path, url
         with pytest.raises(exceptions.WorkerLost, match="was lost while it ran task"):
             list(states)
         assert worker.wait() == 1
-        assert "giving up 1 tasks" in worker.text
+        assert "abandoning 1 tasks" in worker.text
 
 
-def test_processes_run_tasks_and_burst_ends(tmp_path: Path, url: str) -> None:
+def test_burst_worker_with_processes_runs_tasks_and_exits(tmp_path: Path, url: str) -> None:
     flow = linear_flow.Flow("f").add(
         sample_tasks.Add(), sample_tasks.Double(), sample_tasks.Progressing()
     )
@@ -401,7 +417,7 @@ def test_processes_run_tasks_and_burst_ends(tmp_path: Path, url: str) -> None:
         assert "Traceback" not in worker.text
 
 
-def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
+def test_unstarted_request_of_killed_worker_runs_on_another_worker(
     tmp_path: Path, url: str
 ) -> None:
     one = Waiting(tmp_path, url, worker_expiry=4)
@@ -412,7 +428,7 @@ def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
     arguments = serving(url, "--threads", "1")
     with workers.workers(tmp_path, *arguments) as (first,):
         states = one.begin()
-        queued = sent(other)  # its request waits behind the one that runs
+        queued = sent(other)  # this request waits behind the running one
         until(lambda: {w.period for w in one.engine.executor.finder.workers()} == {1.0})
         first.process.kill()
         with workers.workers(tmp_path, *arguments) as (second,):
@@ -423,7 +439,7 @@ def test_a_killed_worker_is_noticed_and_what_it_had_not_started_goes_elsewhere(
             assert second.stop() == 0
 
 
-def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path, url: str) -> None:
+def test_dead_child_process_fails_its_task_and_is_replaced(tmp_path: Path, url: str) -> None:
     with workers.workers(tmp_path, *serving(url, "--processes", "1")) as (worker,):
         flow = linear_flow.Flow("f").add(sample_tasks.Die())
         with pytest.raises(exceptions.WrappedFailure, match="exit code 9"):
@@ -433,14 +449,14 @@ def test_a_child_process_that_dies_fails_its_task_and_is_replaced(tmp_path: Path
         assert worker.stop() == 0
 
 
-def test_measurements_are_wanted_without_traces(url: str, runtime: dict[str, str]) -> None:
+def test_invalid_metrics_exporter_is_reported(url: str, runtime: dict[str, str]) -> None:
     arguments = [sys.executable, "-m", "wbengine.worker", *serving(url, "--burst")]
     told = ended(arguments, {**runtime, "OTEL_METRICS_EXPORTER": "nonsense"})
     assert told.returncode == 2
-    assert "no exporter of metrics 'nonsense' is installed" in told.stderr
+    assert "must name an installed exporter, got 'nonsense'" in told.stderr
 
 
-def test_a_name_is_what_the_name_of_a_worker_begins_with(url: str, runtime: dict[str, str]) -> None:
+def test_worker_name_starts_with_given_name(url: str, runtime: dict[str, str]) -> None:
     words = serving(url, "--burst", "-n", "shop-7", "-P", "threads", "-c", "3")
     told = ended([sys.executable, "-m", "wbengine.worker", *words], runtime)
     assert told.returncode == 0
@@ -448,4 +464,4 @@ def test_a_name_is_what_the_name_of_a_worker_begins_with(url: str, runtime: dict
     assert re.search(r"slots +3 ", told.stderr)
     told = ended([sys.executable, "-m", "wbengine.worker", *serving(url, "-n", "a b")], runtime)
     assert told.returncode == 2
-    assert "name='a b' is not 1 to 60 of A-Z a-z 0-9 -" in told.stderr
+    assert "name must be 1 to 60 characters of A-Z a-z 0-9 -, got 'a b'" in told.stderr

@@ -1,4 +1,4 @@
-"""Reads who imports whom from the source, without importing anything."""
+"""Imports between modules, read from the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Import:
-    """Module `source` imports module `target`, at a line of a file."""
+    """Module `source` imports module `target` at a line of a file."""
 
     source: str
     target: str
@@ -25,7 +25,7 @@ class Import:
 
 
 def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Dotted name -> file of every module of a package, by its folder."""
+    """Return dotted name -> file of each module of a package folder."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -34,10 +34,10 @@ def modules(package: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports(found: Mapping[str, pathlib.Path]) -> list[Import]:
-    """Every import of one of the modules by another, also inside functions.
+    """Return all imports of one of the modules by another, also inside functions.
 
-    Those for type checkers only do not count.  What runs because a package of the target runs first
-    is left out: `__init__` files are modules like others, with imports of their own.
+    Imports for type checking are excluded.  Implicit imports of parent packages are not included:
+    `__init__` files are separate modules with their own imports.
     """
     edges = []
     for source, path in found.items():
@@ -51,13 +51,13 @@ def imports(found: Mapping[str, pathlib.Path]) -> list[Import]:
 
 @functools.cache
 def _imported(text: str, package: str) -> list[tuple[str, int]]:
-    """Dotted names that a module of a package imports, each with its line; read once."""
+    """Return the dotted names that a module imports with their lines; cached."""
     nodes = _run_nodes(ast.parse(text))
     return [(name, node.lineno) for node in nodes for name in _names(node, package)]
 
 
 def cycles(edges: list[Import]) -> list[list[Import]]:
-    """One cycle, as a chain of imports, for each group of modules that import each other."""
+    """Return one cycle, as a chain of imports, for each group of modules that import each other."""
     after: dict[str, dict[str, Import]] = {}
     for edge in edges:
         after.setdefault(edge.source, {}).setdefault(edge.target, edge)
@@ -72,7 +72,7 @@ def cycles(edges: list[Import]) -> list[list[Import]]:
 
 
 def _way_back(start: str, after: Mapping[str, Mapping[str, Import]]) -> list[Import]:
-    """The shortest chain of imports from `start` to itself."""
+    """Return the shortest chain of imports from `start` to itself."""
     came: dict[str, Import] = {}
     queue = [start]
     for module in queue:
@@ -101,7 +101,7 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom | ast.Call
 
 
 def _names(node: ast.Import | ast.ImportFrom | ast.Call, package: str) -> list[str]:
-    """What a node imports, as dotted names (the last part may be a name inside a module)."""
+    """Return the dotted names that a node imports; the last part may be a name inside a module."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.Call):
@@ -119,7 +119,7 @@ def _names(node: ast.Import | ast.ImportFrom | ast.Call, package: str) -> list[s
 
 
 def _module(name: str, found: Mapping[str, pathlib.Path]) -> str | None:
-    """The module that `name` is, or is in."""
+    """Return the module that has this name or contains it."""
     while name:
         if name in found:
             return name

@@ -1,4 +1,4 @@
-"""Rooms of the worker-based engine know each other in one direction, and its two sides do not."""
+"""Rooms of the worker-based engine import only earlier rooms; its two sides are separate."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from . import imports
 
 BASE = "wbengine.engines.worker_based"
-#: Each knows those before it.
+#: Each room may import the rooms before it.
 ORDER = ("messages", "connections", "ledger", "discovery", "requests", "engine_side", "worker_side")
 APART = {"requests", "engine_side"}, "worker_side"
-#: What is at the top, by the rooms that it belongs to.
+#: Modules at the top level -> their rooms.
 TOP = {
     "protocol": "messages",
     "dispatcher": "connections",
@@ -25,7 +25,7 @@ TOP = {
 
 
 def room(module: str) -> str | None:
-    """Where a module is; None: elsewhere."""
+    """Return the room of a module, or None if it is outside."""
     if not module.startswith(f"{BASE}."):
         return None
     name = module.removeprefix(f"{BASE}.").partition(".")[0]
@@ -33,7 +33,7 @@ def room(module: str) -> str | None:
 
 
 def problems(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """One line for each import, of a source and its target, that goes the wrong way."""
+    """Return a line for each forbidden import (source, target)."""
     lines = []
     for source, target in pairs:
         one, other = room(source), room(target)
@@ -45,14 +45,14 @@ def problems(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def test_rooms_know_those_before_them() -> None:
+def test_rooms_import_only_earlier_rooms() -> None:
     edges = imports.imports(imports.modules(imports.ROOT / "wbengine"))
     pairs = [(edge.source, edge.target) for edge in edges]
     assert {room(source) for source, _ in pairs} >= set(ORDER)
     assert problems(pairs) == []
 
 
-def test_what_goes_the_wrong_way_is_seen() -> None:
+def test_import_of_later_room_is_found() -> None:
     wrong = [
         (f"{BASE}.messages.envelope", f"{BASE}.connections.lines"),
         (f"{BASE}.types", f"{BASE}.requests.book"),
@@ -64,7 +64,7 @@ def test_what_goes_the_wrong_way_is_seen() -> None:
     assert problems([(f"{BASE}.worker", f"{BASE}.protocol"), ("wbengine.views", BASE)]) == []
 
 
-def test_a_room_loads_nothing_by_itself() -> None:
+def test_package_of_room_imports_nothing() -> None:
     found = imports.modules(imports.ROOT / "wbengine")
     rooms = {f"{BASE}.{name}" for name in ORDER} - {f"{BASE}.ledger"}
     assert rooms <= found.keys()

@@ -1,4 +1,4 @@
-"""Tests share helpers, never test modules: so that a module of tests can go without another."""
+"""Tests import helpers, never other test modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TESTS = imports.ROOT / "tests"
 
 
 def shared_test_modules(tests: pathlib.Path) -> list[str]:
-    """One line for each module of tests that another one imports."""
+    """Return a line for each import of a test module."""
     edges = imports.imports(imports.modules(tests))
     return [str(edge) for edge in edges if edge.target.rpartition(".")[2].startswith("test_")]
 
@@ -19,7 +19,7 @@ def test_no_test_module_is_imported() -> None:
     assert shared_test_modules(TESTS) == []
 
 
-def test_an_imported_test_module_is_named(tmp_path: pathlib.Path) -> None:
+def test_imported_test_module_is_found(tmp_path: pathlib.Path) -> None:
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "test_a.py").write_text("")

@@ -1,4 +1,4 @@
-"""The repository is for everybody: no paths of one machine, scripts that explain themselves."""
+"""Files contain no private paths, and scripts have help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from . import imports
 
-#: Written so that this file does not match itself.
+#: The pattern is written so that this file does not match.
 PRIVATE = re.compile(
     r"/tmp/wb[e]\b|(?<![\w.$~}])/(?:root|work|home/\w+)/[\w.]|helper sessio[n]",
     re.IGNORECASE,
@@ -21,7 +21,7 @@ BINARY = {".png", ".gif", ".ico", ".woff2", ".gz"}
 
 
 def tracked() -> list[pathlib.Path]:
-    """The files that are, or would be, in version control."""
+    """Return the files that are or would be under version control."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         names = subprocess.run(
@@ -42,7 +42,7 @@ def scripts() -> list[str]:
     )
 
 
-def test_no_file_names_private_paths() -> None:
+def test_no_file_contains_private_paths() -> None:
     paths = tracked()
     assert imports.ROOT / "wbengine" / "pools.py" in paths
     hits = [
@@ -55,18 +55,18 @@ def test_no_file_names_private_paths() -> None:
 
 
 @pytest.mark.parametrize("line", ["see /tmp/wb" + "e/x", "in /wor" + "k/main", "/roo" + "t/.pyenv"])
-def test_the_check_sees_what_it_should(line: str) -> None:
+def test_private_path_is_found(line: str) -> None:
     assert PRIVATE.search(line)
 
 
 @pytest.mark.parametrize("line", ["$HOME/work/x", "a/work/x", "https://x.org/root/x", "tmp/in"])
-def test_the_check_lets_others_pass(line: str) -> None:
+def test_other_path_is_accepted(line: str) -> None:
     assert not PRIVATE.search(line)
 
 
 @pytest.mark.parametrize("name", scripts())
 def test_every_script_is_linted(name: str) -> None:
-    """ruff finds files by their suffix; these have none."""
+    """ruff finds files by their suffix; scripts have none."""
     assert f'"tools/{name}"' in (imports.ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
@@ -82,8 +82,10 @@ def test_every_script_has_help_and_can_be_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in scripts() if name != "test"])
-def test_every_script_tells_wrong_usage_in_one_line(name: str, tmp_path: pathlib.Path) -> None:
-    """Wherever it is called from, also through a link; `tools/test` hands its options to pytest."""
+def test_every_script_reports_wrong_usage_in_one_line(name: str, tmp_path: pathlib.Path) -> None:
+    """The working directory does not matter, and the script may be called through a link.
+    `tools/test` passes its options to pytest.
+    """
     link = tmp_path / "a link"
     link.symlink_to(imports.ROOT / "tools" / name)
     process = subprocess.run(

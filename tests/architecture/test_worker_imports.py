@@ -1,4 +1,4 @@
-"""A worker process loads only what running tasks needs: it starts fast, and cannot use the rest."""
+"""Modules that a worker process imports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 FORBIDDEN = (
     "networkx",
-    "redis",  # until it is the broker, or a ledger there is named
-    "sqlalchemy",  # until a ledger in a database is named
+    "redis",  # imported only for a Redis broker or ledger
+    "sqlalchemy",  # imported only for a ledger in a database
     "wbengine.runtime",
     "wbengine._sql",
     "wbengine.arguments",
@@ -28,7 +28,7 @@ json.dump(sorted(sys.modules), sys.stdout)
 
 
 def loaded_by(module: str) -> list[str]:
-    """The modules in a fresh process that imported `module`."""
+    """Return the modules of a new process after it imported `module`."""
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, module], capture_output=True, text=True, timeout=60
     )
@@ -47,18 +47,18 @@ def forbidden(names: list[str]) -> list[str]:
     [
         "wbengine.worker",
         "wbengine.engines.worker_based.worker",
-        # The children of a worker's pool, and the tasks it runs.
+        # Modules for child processes of a pool, and for tasks.
         "wbengine.pools",
         "wbengine.task",
     ],
 )
-def test_a_worker_does_not_load(module: str) -> None:
+def test_worker_does_not_import_forbidden_modules(module: str) -> None:
     names = loaded_by(module)
     assert module in names
     assert forbidden(names) == []
 
 
-def test_the_check_sees_what_it_should() -> None:
+def test_forbidden_import_is_found() -> None:
     assert "networkx" in forbidden(loaded_by("networkx"))
     assert forbidden(["wbengine.storage_of_old", "wbengine.runtime.plan"]) == [
         "wbengine.runtime.plan"

@@ -1,4 +1,4 @@
-"""Counts as they were recorded, and what is to be said of those that are not as they were."""
+"""Recorded counts, and their comparison with new ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Final
 
 PLACE: Final = Path(__file__).with_name("counts.json")
 
-#: Set it, and what is counted is recorded instead of compared.
+#: If this variable is set, counts are recorded instead of compared.
 RECORD: Final = "WBENGINE_RECORD_COUNTS"
 
-#: The part by which a count may differ, and what it may differ by in any case.
+#: Tolerance as a fraction, and the minimum tolerance.
 TENTH: Final = 0.1
 LEAST: Final = 0.05
 
-#: How often is counted what depends on chance, at most.
+#: Maximum number of repetitions of counts that depend on chance.
 TIMES: Final = 5
 
-#: Objects have other sizes in each version of Python.
+#: Sizes of objects depend on the version of Python.
 PYTHON: Final = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 
 Counts = Mapping[str, float]
@@ -31,11 +31,11 @@ Counts = Mapping[str, float]
 def differences(
     case: str, was: Counts, now: Counts, *, less: bool = True, loose: Collection[str] = ()
 ) -> list[str]:
-    """What has changed by more than a tenth, a line each.
+    """Return a line for each count that changed by more than a tenth.
 
-    Also (unless not `less`) what became less: else it could grow again, up to what was recorded,
-    and nobody would see.  What is `loose` depends on what else the machine does: it is told when it
-    is more than twice as much.
+    Decreases are included unless `less` is False: an unrecorded decrease would hide a later
+    increase. Counts in `loose` depend on the load of the machine and are included if they more than
+    doubled.
     """
     found = []
     for name in sorted({*was, *now}):
@@ -64,7 +64,7 @@ def read(place: Path = PLACE) -> dict[str, dict[str, float]]:
 
 
 def write(case: str, now: Counts, place: Path = PLACE) -> None:
-    """Record one case; tests of several processes may do that at once."""
+    """Record one case; safe for concurrent processes."""
     with place.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         known = json.loads(file.read() or "{}") | {case: dict(sorted(now.items()))}
@@ -81,10 +81,11 @@ def least(
     loose: Collection[str] = (),
     place: Path = PLACE,
 ) -> None:
-    """Check the least counts of up to five times: on a busy machine there are more beats and looks
-    at the clock than need be, which is nobody's fault.
+    """Check the lowest counts of up to five repetitions.
 
-    :raises AssertionError: as `check`.
+    A busy machine causes additional heartbeats and polls.
+
+    :raises AssertionError: like `check`
     """
     found = dict(measure())
     for _ in range(TIMES - 1):
@@ -104,9 +105,9 @@ def check(
     loose: Collection[str] = (),
     place: Path = PLACE,
 ) -> None:
-    """Compare with what was recorded, or record it.
+    """Compare counts with the recorded ones, or record them.
 
-    :raises AssertionError: it is not as it was.
+    :raises AssertionError: if they differ
     """
     now = {name: round(count, 2) for name, count in counted.items()}
     if recording():

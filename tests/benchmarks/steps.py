@@ -1,4 +1,4 @@
-"""What the flows that are counted are made of."""
+"""Flows for the counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Nothing(task.Task):
 
 
 class Next(task.Task):
-    """Is fed by the one before."""
+    """Task that uses the result of the previous one."""
 
     def execute(self, x: int) -> int:
         return x + 1
@@ -25,6 +25,6 @@ def wide(tasks: int) -> Any:
 
 
 def chain(tasks: int) -> Any:
-    """To be run with an `x0`."""
+    """Return a chain of tasks that requires an input `x0`."""
     made = (Next(name=f"task-{n}", rebind=[f"x{n}"], provides=f"x{n + 1}") for n in range(tasks))
     return linear_flow.Flow("chain").add(*made)

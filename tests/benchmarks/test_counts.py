@@ -1,7 +1,8 @@
-"""Counts that do not depend on the machine, compared with those in `counts.json`.
+"""Counts that do not depend on the machine, compared with `counts.json`.
 
-Calls of our own functions, messages, bytes, commands: a tenth more fails, and a tenth less
-asks to be recorded.  `WBENGINE_RECORD_COUNTS=1 pytest tests/benchmarks` records.
+They are calls of functions of the package, messages, bytes and commands.  An increase of 10 %
+fails, and so does an unrecorded decrease.  `WBENGINE_RECORD_COUNTS=1 pytest tests/benchmarks`
+records the counts.
 """
 
 from __future__ import annotations
@@ -30,17 +31,14 @@ LOCAL = 1000
 CHAIN = 100
 WIDE = 500
 
-#: Of a wide flow, messages go out together that wait together, so these depend on how busy the
-#: machine is: twice as often fails, as when they do not go out together any more.  All else is a
-#: task's own; and chains are exact in these, too.
+#: Counts of wide flows that depend on the load of the machine, because waiting messages are sent
+#: together: they may double.  Other counts and those of chains are exact.
 LOOSE = (WRITES, WAKES, "scripts", "reads by the server")
 
 
 @pytest.fixture(autouse=True)
 def _steady() -> Iterator[None]:
-    """What a collection finds is somebody else's; and threads take turns where they wait, not by
-    the clock, which goes on while others have the processor.
-    """
+    """Disable garbage collection, and let threads switch only where they wait."""
     gc.collect()
     gc.disable()
     interval = sys.getswitchinterval()
@@ -54,12 +52,12 @@ def per_task(counts: Counter[str], tasks: int, what: str = "calls") -> dict[str,
     return {f"{what} in {stage}": count / tasks for stage, count in counts.items()}
 
 
-# In this process.
+# Flows in this process.
 
 
 @pytest.mark.parametrize("make", [steps.wide, steps.chain])
-def test_serial_flow(make: Callable[[int], Any]) -> None:
-    engines.run(make(3), store={"x0": 0})  # what is made once has been made
+def test_calls_of_serial_flow_match_record(make: Callable[[int], Any]) -> None:
+    engines.run(make(3), store={"x0": 0})  # fills caches
     flow = make(LOCAL)
     loading, running = Calls(), Calls()
     with loading:
@@ -75,12 +73,12 @@ def test_serial_flow(make: Callable[[int], Any]) -> None:
 
 
 @pytest.mark.parametrize("make", [steps.wide, steps.chain])
-def test_memory_of_a_flow(make: Callable[[int], Any]) -> None:
+def test_memory_of_flow_matches_record(make: Callable[[int], Any]) -> None:
     case = f"memory of {make.__name__}, an atom, {records.PYTHON}"
     if not (records.recording() or case in records.read()):
         pytest.skip(f"nothing is recorded for {records.PYTHON}")
     engines.run(make(3), store={"x0": 0})
-    gc.collect()  # what was there before
+    gc.collect()  # frees earlier objects
     blocks = sys.getallocatedblocks()
     tracemalloc.start()
     try:
@@ -92,7 +90,7 @@ def test_memory_of_a_flow(make: Callable[[int], Any]) -> None:
         loaded = tracemalloc.get_traced_memory()[0]
         engine.run()
         peak = tracemalloc.get_traced_memory()[1]
-        gc.collect()  # what is not kept may wait for that
+        gc.collect()  # frees objects in reference cycles
         ended = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -106,11 +104,11 @@ def test_memory_of_a_flow(make: Callable[[int], Any]) -> None:
     records.check(case, {name: count / LOCAL for name, count in found.items()})
 
 
-# The wire without wires.
+# Messages without a broker.
 
 
-def test_messages_and_the_parts_that_make_them() -> None:
-    """The book, the finder and the servers of 12 workers, and what they send, on a still clock."""
+def test_calls_and_messages_of_simulated_fleet_match_record() -> None:
+    """A simulated engine with 12 workers on a manual clock."""
     calls = Calls()
     fleet = scaling.Fleet(scaling.Plan(12, 600, lost=0.0))
     fleet.meter = meters.Meter(lambda: 1e-6 * sum(calls.counts.values()))
@@ -133,11 +131,11 @@ def test_messages_and_the_parts_that_make_them() -> None:
     records.check("messages, a task", counts)
 
 
-# On brokers, with a worker in a thread.
+# Flows on brokers, with a worker in a thread.
 
 
 def run(make: Callable[[int], Any], tasks: int, url: str, told: Callable[[], Any]) -> Any:
-    """Calls of a flow by stage, on both sides, and by how much what is `told` grew."""
+    """Return the calls of a flow by stage on both sides, and the increase of `told`'s counts."""
     calls = Calls()
     with calls, workers.worker_in_thread(url, steps, threads_count=4):
         options = {"engine": "worker-based", "url": url}
@@ -173,13 +171,13 @@ def check(
 
 
 @pytest.mark.alone
-def test_chain_in_memory() -> None:
+def test_chain_over_memory_matches_record() -> None:
     check("memory", steps.chain, CHAIN, "memory://counted")
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
-def test_redis(
+def test_flow_over_redis_matches_record(
     make: Callable[[int], Any], tasks: int, redis_server: Broker, redis_url: str
 ) -> None:
     with redis_server.client() as client:
@@ -198,7 +196,7 @@ def test_redis(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("make", "tasks"), [(steps.chain, CHAIN), (steps.wide, WIDE)])
-def test_rabbitmq(
+def test_flow_over_rabbitmq_matches_record(
     make: Callable[[int], Any], tasks: int, rabbitmq_server: Broker, rabbitmq_url: str
 ) -> None:
     with wiretap.to(rabbitmq_server.port) as tap:
@@ -211,7 +209,7 @@ _METHODS = {(60, 40): "messages published", (60, 80): "acknowledgements"}
 
 
 def spoken(said: list[bytearray]) -> Counter[str]:
-    """What clients said, in frames: type, channel, size, content, end."""
+    """Count the methods in the frames (type, channel, size, content, end) that clients sent."""
     counts: Counter[str] = Counter(dict.fromkeys([*_METHODS.values(), "methods sent"], 0))
     for frames in map(bytes, said):
         at = len(b"AMQP\x00\x00\x09\x01")
@@ -226,10 +224,10 @@ def spoken(said: list[bytearray]) -> Counter[str]:
     return counts
 
 
-# The guard itself.
+# Tests of the comparison itself.
 
 
-def test_what_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_count_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(records.RECORD, raising=False)
     place = tmp_path / "counts.json"
     place.write_text('{"a": {"calls": 100, "gone": 1, "messages": 3}}', encoding="utf-8")
@@ -248,7 +246,7 @@ def test_what_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert records.read(place) == {"a": {"calls": 111}}
 
 
-def test_bytes_are_those_of_connections_also_of_closed_ones() -> None:
+def test_traffic_includes_closed_connections() -> None:
     calls = Calls()
     with socket.create_server(("127.0.0.1", 0)) as server, calls:
         client = socket.create_connection(server.getsockname())
@@ -256,7 +254,7 @@ def test_bytes_are_those_of_connections_also_of_closed_ones() -> None:
         with peer:
             client.sendall(b"x" * 1000)
             assert peer.recv(1000, socket.MSG_WAITALL)
-            os.write(peer.fileno(), b"12345")  # which is what confirms that all was received
+            os.write(peer.fileno(), b"12345")  # the reply confirms that all bytes were received
             assert client.recv(5, socket.MSG_WAITALL) == b"12345"
             found = calls.traffic()
             client.close()
@@ -266,7 +264,7 @@ def test_bytes_are_those_of_connections_also_of_closed_ones() -> None:
     assert calls.traffic() == dict.fromkeys(found, 0)
 
 
-def test_frames_are_told_apart() -> None:
+def test_amqp_methods_are_counted_from_frames() -> None:
     def frame(kind: int, content: bytes) -> bytes:
         return struct.pack("!BHI", kind, 1, len(content)) + content + b"\xce"
 
@@ -278,7 +276,7 @@ def test_frames_are_told_apart() -> None:
     assert found == {"messages published": 1, "acknowledgements": 2, "methods sent": 4}
 
 
-def test_what_depends_on_the_machine_may_be_twice_as_much() -> None:
+def test_loose_count_may_double() -> None:
     was = {"own": 10.0, "loose": 10.0}
     now = {"own": 11.0, "loose": 20.0}
     assert records.differences("a", was, now, loose=["loose"]) == []
@@ -290,7 +288,7 @@ def test_what_depends_on_the_machine_may_be_twice_as_much() -> None:
     assert records.differences("a", was, less, less=False, loose=["loose"]) == []
 
 
-def test_the_least_of_several_counts_is_what_counts(
+def test_lowest_of_several_counts_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(records.RECORD, raising=False)

@@ -1,4 +1,4 @@
-"""What a flow's run keeps in memory."""
+"""Memory that a run retains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wbengine import engines, task
 from wbengine.patterns import unordered_flow
 
 TASKS = 5000
-#: A record of 216 bytes, its identifier, and its places in the tables of the run.
+#: A record of 216 bytes, its identifier, and its entries in tables of the run.
 BYTES = 600
 
 

@@ -1,4 +1,4 @@
-"""What keeping its records costs a task, in counts that do not depend on the machine."""
+"""Calls, statements and writes for the records of a task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TASKS: Mapping[Callable[[int], Any], int] = {steps.chain: 100, steps.wide: 500}
 
 @contextlib.contextmanager
 def _statements() -> Iterator[Counter[str]]:
-    """How many statements sqlite executes, each for one row."""
+    """Count the statements that SQLite executes, each for one row."""
     found: Counter[str] = Counter()
 
     def told(statement: str) -> None:
-        found["statements"] += not statement.startswith("--")  # a trigger's
+        found["statements"] += not statement.startswith("--")  # statements of a trigger
 
     def connected(connection: Any, record: Any) -> None:
         connection.set_trace_callback(told)
@@ -38,7 +38,9 @@ def _statements() -> Iterator[Counter[str]]:
 
 
 def _written() -> dict[str, int]:
-    """What this process has written so far, as the system counts it; nothing, where it does not."""
+    """Return the bytes and calls that this process has written, or nothing if the system has no
+    count.
+    """
     try:
         told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     except FileNotFoundError:
@@ -48,8 +50,10 @@ def _written() -> dict[str, int]:
 
 @pytest.mark.parametrize("make", TASKS)
 @pytest.mark.parametrize("kind", ["memory", "dir"])
-def test_serial_flow_that_is_kept(kind: str, make: Callable[[int], Any], tmp_path: Path) -> None:
-    """The least of several runs: each second there is more to do."""
+def test_counts_of_stored_serial_flow_match_record(
+    kind: str, make: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """The lowest of several runs counts, because a run has additional work each second."""
     tasks = TASKS[make]
     conf = {"connection": kind, "path": str(tmp_path / "store")}
 

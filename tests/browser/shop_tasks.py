@@ -1,4 +1,4 @@
-"""A shop's evening: flows for browsers to look at, of tasks that workers run."""
+"""Flows of a shop for tests with browsers; workers run their tasks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wbengine.patterns import linear_flow, unordered_flow
 LOG = logging.getLogger(__name__)
 LOG.setLevel(logging.INFO)
 
-#: Seconds that a step takes.
+#: Duration of a step in seconds.
 STEP = 0.06
 
 
 class Step(task.Task):
-    """Takes a moment, and tells how far it is."""
+    """A short task that reports progress."""
 
     def execute(self, **given: Any) -> str:
         for part in (0.3, 0.6, 0.9):
@@ -51,11 +51,11 @@ class Notify(Step):
 
 
 class CardRefused(Exception):
-    """The bank said no."""
+    """The bank refused the card."""
 
 
 class Refused(task.Task):
-    """Fails each time, somewhere inside."""
+    """A task that always fails in a nested call."""
 
     def execute(self) -> None:
         time.sleep(STEP)
@@ -70,7 +70,7 @@ def reached(gate: str) -> Path:
 
 
 class Audit(task.Task):
-    """Runs until it is let go; there is another file as soon as it does."""
+    """A task that creates one file and runs until another exists."""
 
     def execute(self, gate: str) -> None:
         reached(gate).touch()
@@ -79,7 +79,7 @@ class Audit(task.Task):
 
 
 class Confirm(task.Task):
-    """Fails until somebody makes a file."""
+    """A task that fails until a file exists."""
 
     def execute(self, gate: str) -> None:
         if not Path(gate).exists():
@@ -87,7 +87,7 @@ class Confirm(task.Task):
 
 
 def order(number: int) -> linear_flow.Flow:
-    """Ten steps of one order."""
+    """Return a flow with the ten steps of one order."""
     steps = (Reserve, Charge, Pack, Ship, Notify)
     flow = linear_flow.Flow(f"order {number}")
     flow.add(*(kind(f"{kind.__name__.lower()} {number}") for kind in steps))
@@ -97,7 +97,7 @@ def order(number: int) -> linear_flow.Flow:
 
 
 def evening() -> linear_flow.Flow:
-    """300 tasks, and one in the middle that runs until somebody makes a file."""
+    """Return a flow of 300 tasks and one in the middle that runs until a file exists."""
     orders = [order(number) for number in range(30)]
     return linear_flow.Flow("evening orders").add(
         unordered_flow.Flow("before the van").add(*orders[:15]),
@@ -107,7 +107,7 @@ def evening() -> linear_flow.Flow:
 
 
 def month() -> linear_flow.Flow:
-    """501 tasks."""
+    """Return a flow of 501 tasks."""
     weeks = [unordered_flow.Flow(f"week {number}") for number in range(5)]
     for number, week in enumerate(weeks):
         week.add(*(order(10 * number + day) for day in range(10)))
@@ -115,7 +115,7 @@ def month() -> linear_flow.Flow:
 
 
 def weekend() -> linear_flow.Flow:
-    """34 tasks, one of which fails, twice."""
+    """Return a flow of 34 tasks, one of which fails twice."""
     orders = unordered_flow.Flow("orders").add(*(order(number) for number in range(3)))
     paying = linear_flow.Flow("pay", retry=retry.Times(2, name="two tries"))
     paying.add(Step("add it up"), Refused("charge the card"))
@@ -125,7 +125,7 @@ def weekend() -> linear_flow.Flow:
 
 
 class Weigh(task.Task):
-    """Fails with what has no weight."""
+    """A task that fails for empty parcels."""
 
     def execute(self, parcel: int) -> int:
         time.sleep(STEP)
@@ -136,12 +136,12 @@ class Weigh(task.Task):
 
 
 def approval() -> linear_flow.Flow:
-    """Waits until it is told."""
+    """Return a flow that waits for a signal."""
     return linear_flow.Flow("approval").add(task.WaitFor("approved"), Step("ship it"))
 
 
 def parcels() -> linear_flow.Flow:
-    """A dozen parcels are weighed, two of which are empty."""
+    """Return a flow with a Map over twelve parcels, two of which fail."""
     weighing = task.Map(
         Weigh("weigh"), over="parcels", item="parcel", provides="weights",
         on_item_failure="collect",
@@ -150,21 +150,21 @@ def parcels() -> linear_flow.Flow:
 
 
 def night() -> linear_flow.Flow:
-    """Runs until somebody makes a file."""
+    """Return a flow that runs until a file exists."""
     return linear_flow.Flow("night audit").add(
         Step("close the tills"), Audit("count the money"), Step("lock the doors")
     )
 
 
 def delivery() -> linear_flow.Flow:
-    """Fails, and is reverted, until somebody makes a file."""
+    """Return a flow that fails and is reverted until a file exists."""
     return linear_flow.Flow("delivery").add(
         Step("load the van"), Confirm("ring the bell"), Step("hand it over")
     )
 
 
 def morning() -> linear_flow.Flow:
-    """A dozen tasks, one of which fails, twice."""
+    """Return a flow of a dozen tasks, one of which fails twice."""
     flow = linear_flow.Flow("morning order")
     gathering = unordered_flow.Flow("gather")
     gathering.add(*(Reserve(f"reserve {what}") for what in ("chair", "table", "lamp")))

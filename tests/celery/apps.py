@@ -1,4 +1,4 @@
-"""An application of Celery's, and what it makes of a message."""
+"""A process with a Celery app, and the messages that it reads and writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PEER = pathlib.Path(__file__).with_name("codec_peer.py")
 
 
 def celery(lines: list[list[Any]]) -> list[dict[str, Any]]:
-    """The peer's answers."""
+    """Run the peer process and return its answers."""
     process = subprocess.run(
         [sys.executable, str(PEER)],
         input="\n".join(map(json.dumps, lines)),
@@ -31,7 +31,7 @@ def when(text: str | None) -> datetime | None:
 
 
 def ours(fields: dict[str, Any], protocol: int) -> TaskMessage:
-    """The message that holds made-up fields."""
+    """Return the message with these fields."""
     return TaskMessage(
         **{key: tuple(one) if isinstance(one, list) else one for key, one in fields.items()}
         | {

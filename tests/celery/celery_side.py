@@ -1,6 +1,6 @@
-"""A process that has Celery, and forks its clients, workers and commands: `python -m` this module.
+"""A process that imports Celery and forks clients, workers and commands (`python -m` this module).
 
-Each line that it reads orders one, each line that it writes says which process it made.
+Each input line is an order; the output line contains the process id.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from tests.celery import clients
 #: PR_SET_PDEATHSIG of Linux.
 _DIES_WITH_PARENT = 1
 
-#: What the fork of each need not import again.
+#: Modules that forked processes need not import again.
 READY = (celery.apps, celery.bin.celery, celery.concurrency.prefork, kombu.transport)
 
 
 def work(order: dict[str, Any]) -> None:
-    """Be a worker, until it is told to stop."""
+    """Run a worker until it is stopped."""
     app = clients.app_of(order["conf"])
     app.worker_main(["worker", *order["arguments"]])
 
 
 def command(order: dict[str, Any]) -> None:
-    """Be a command, such as `celery inspect ping`."""
+    """Run a command such as `celery inspect ping`."""
     app = clients.app_of(order["conf"])
     sys.argv = ["celery", *order["arguments"]]
     sys.exit(app.start(argv=order["arguments"]))
 
 
 def serve(order: dict[str, Any]) -> None:
-    """Be a client: call what one is asked to, until nobody asks any more."""
+    """Run a client: execute calls until the connection is closed."""
     with multiprocessing.connection.Client(order["socket"]) as asked:
         while True:
             try:
@@ -64,8 +64,8 @@ DEEDS = {"work": work, "command": command, "serve": serve}
 
 
 def become(order: dict[str, Any]) -> int:
-    os.setsid()  # so that it can be ended with all its children
-    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)  # however the tests end
+    os.setsid()  # a separate process group, which can be killed as a whole
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)  # even if the tests are killed
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -101,5 +101,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what was forked
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes need no wait
     main()

@@ -1,7 +1,6 @@
-"""What clients do with Celery: only a process that has it imports this module.
+"""Client functions; only a process with Celery imports this module.
 
-Each function is called by its name, with the app, from a test (see `peers.Client`); what it returns
-goes back by pickle.
+A test calls them by name through `peers.Client`; the result is pickled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from celery import result as results
 from tests.celery import tasks
 from tests.support.waiting import until
 
-#: Nobody waits longer than that for what should come.
+#: Maximum seconds to wait for a result.
 SOON = 60.0
 
 NAME = tasks.__name__
@@ -33,7 +32,7 @@ _APPS: dict[str, celery.Celery] = {}
 
 
 def app_of(conf: dict[str, Any]) -> celery.Celery:
-    """The app with this configuration, which is that of all shared tasks from now on."""
+    """Return the app with this configuration and make it current for all shared tasks."""
     key = json.dumps(conf, sort_keys=True)
     if key not in _APPS:
         made = celery.Celery("tests", set_as_current=False)
@@ -44,7 +43,7 @@ def app_of(conf: dict[str, Any]) -> celery.Celery:
 
 
 def told(error: BaseException) -> dict[str, Any]:
-    """An exception that a test can look at without Celery."""
+    """Return an exception as a dict that needs no Celery."""
     kind = type(error)
     return {
         "type": kind.__name__,
@@ -58,7 +57,7 @@ def told(error: BaseException) -> dict[str, Any]:
 
 
 def ended(result: results.AsyncResult, timeout: float = SOON) -> dict[str, Any]:
-    """What became of a task: its state, and the value or the exception."""
+    """Wait for a task; return its state with its value or exception."""
     try:
         found: dict[str, Any] = {"value": result.get(timeout=timeout)}
     except Exception as error:
@@ -70,7 +69,7 @@ def ended(result: results.AsyncResult, timeout: float = SOON) -> dict[str, Any]:
 
 
 def send(app: celery.Celery, name: str, args: Any = (), options: Any = None) -> results.AsyncResult:
-    """As `apply_async` does for a task that the client knows, as `send_task` for another."""
+    """Send a task with `apply_async`, or with `send_task` if the client does not define it."""
     task = app.tasks.get(name)
     if task is None:
         return app.send_task(name, args, **(options or {}))
@@ -78,12 +77,12 @@ def send(app: celery.Celery, name: str, args: Any = (), options: Any = None) -> 
 
 
 def run(app: celery.Celery, name: str, args: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Send one, and wait for it."""
+    """Send a task and wait for it."""
     return ended(send(app, name, args, options))
 
 
 def extended(app: celery.Celery, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    """What the result of a task tells of the task itself."""
+    """Return the attributes of a result that describe its task."""
     made = app.send_task(name, args, kwargs)
     made.get(timeout=SOON, propagate=False)
     names = ("name", "args", "kwargs", "worker", "retries", "queue")
@@ -91,12 +90,12 @@ def extended(app: celery.Celery, name: str, args: Any, kwargs: Any) -> dict[str,
 
 
 def start(app: celery.Celery, name: str, args: Any = (), **options: Any) -> str:
-    """Send one; its id."""
+    """Send a task and return its id."""
     return str(send(app, name, args, options).id)
 
 
 def wait(app: celery.Celery, *ids: str, timeout: float = SOON) -> list[dict[str, Any]]:
-    """What becomes of tasks that were sent before."""
+    """Wait for tasks that were sent before."""
     return [ended(app.AsyncResult(each), timeout) for each in ids]
 
 
@@ -105,7 +104,7 @@ def state(app: celery.Celery, task_id: str) -> str:
 
 
 def delays(app: celery.Celery) -> list[Any]:
-    """Plain calls."""
+    """Call tasks with `delay` and `apply_async`."""
     sent = [
         tasks.add.delay(2, 3),
         tasks.add.delay(x="a", y="b"),
@@ -119,9 +118,8 @@ def delays(app: celery.Celery) -> list[Any]:
 
 
 def timed(app: celery.Celery) -> dict[str, Any]:
-    """Tasks that are to wait, and some that wait too long: what became of each, and after which
-    part of a second."""
-    inspect(app, "ping")  # RabbitMQ drops what has expired when nobody takes it at once
+    """Send delayed and expired tasks; return their results and times."""
+    inspect(app, "ping")  # RabbitMQ drops expired messages that no consumer receives at once
     now = dt.datetime.now(dt.timezone.utc)
     here = dt.datetime.now().astimezone()
     sent = {
@@ -143,7 +141,7 @@ def timed(app: celery.Celery) -> dict[str, Any]:
 
 
 def failures(app: celery.Celery) -> dict[str, Any]:
-    """What `get` raises."""
+    """Return the exceptions that `get` raises."""
     sent = {
         "builtin": tasks.fail.delay(),
         "odd": tasks.fail_oddly.delay(),
@@ -156,7 +154,7 @@ def failures(app: celery.Celery) -> dict[str, Any]:
 
 
 def links(app: celery.Celery, folder: str) -> dict[str, Any]:
-    """Tasks with callbacks and errbacks."""
+    """Run tasks with callbacks and errbacks."""
     good, bad = f"{folder}/good", f"{folder}/bad"
     first = tasks.add.apply_async(
         (1, 2),
@@ -182,7 +180,7 @@ def links(app: celery.Celery, folder: str) -> dict[str, Any]:
 
 
 def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
-    """Nothing is said of those whose results nobody wants, unless they are kept all the same."""
+    """Return the states of tasks that ignore their results; wait for results if they are stored."""
     quiet = tasks.note.apply_async((path, "quiet"), ignore_result=True)
     failed = tasks.fail.apply_async(ignore_result=True)
     tasks.note.apply_async((path, "loud")).get(timeout=SOON)
@@ -195,7 +193,7 @@ def ignored(app: celery.Celery, path: str, kept: bool) -> dict[str, Any]:
 
 
 def _under_way(app: celery.Celery) -> list[Any]:
-    """What a worker runs, or is about to."""
+    """Return the active and reserved tasks of a worker."""
     found = [inspect(app, what) for what in ("active", "reserved")]
     return [each for told in found for tasks_of_one in told.values() for each in tasks_of_one]
 
@@ -206,7 +204,7 @@ def _lines(path: str) -> list[str]:
 
 
 def facts(app: celery.Celery) -> dict[str, Any]:
-    """What tasks are told of themselves."""
+    """Return what tasks read from their requests."""
     plain = tasks.about.delay()
     headers = tasks.about.apply_async(headers={"color": "red"})
     stamped = tasks.about.s()
@@ -231,8 +229,7 @@ def facts(app: celery.Celery) -> dict[str, Any]:
 
 
 def chain(app: celery.Celery, length: int) -> list[Any]:
-    """One adds to what the one before it made: the last value, and how many tasks the last knows
-    before it."""
+    """Run a chain of additions; return the last value and the number of its parents."""
     last = celery.chain(tasks.add.s(0, 1), *(tasks.add.s(1) for _ in range(length - 1)))()
     value = last.get(timeout=SOON)
     before = 0
@@ -242,7 +239,7 @@ def chain(app: celery.Celery, length: int) -> list[Any]:
 
 
 def broken_chain(app: celery.Celery, folder: str) -> dict[str, Any]:
-    """The second of four fails: what the ends say, and who was told."""
+    """Run a chain whose second task fails; return the results of its parts."""
     good, bad = f"{folder}/good", f"{folder}/bad"
     made = tasks.add.s(1, 1) | tasks.fail.si("broken") | tasks.note_value.s(path=good)
     made |= tasks.note_value.s(path=good)
@@ -256,7 +253,7 @@ def broken_chain(app: celery.Celery, folder: str) -> dict[str, Any]:
 
 
 def flows(app: celery.Celery) -> dict[str, Any]:
-    """What needs no counting of parts."""
+    """Run canvases without chords."""
     add, mul, same = tasks.add, tasks.mul, tasks.same
     sent = {
         "immutable": (add.s(1, 1) | add.si(5, 6) | mul.s(2)).apply_async(),
@@ -279,7 +276,7 @@ def flows(app: celery.Celery) -> dict[str, Any]:
 
 
 def chords(app: celery.Celery) -> dict[str, Any]:
-    """What counts parts: the backend must be able to."""
+    """Run chords, which require a result store that counts parts."""
     add, mul, same, total = tasks.add, tasks.mul, tasks.same, tasks.total
     group, chain, chord = celery.group, celery.chain, celery.chord
     sent = {
@@ -310,7 +307,7 @@ def chords(app: celery.Celery) -> dict[str, Any]:
 
 
 def failing_chord(app: celery.Celery, folder: str, chained: bool) -> dict[str, Any]:
-    """A part fails, or a link of the chain that is one: what the body says, and who was told."""
+    """Run a chord with a failing part, or a failing chain as a part; return the results."""
     bad, good = f"{folder}/bad", f"{folder}/good"
     body = tasks.note_value.s(path=good).on_error(tasks.note_error.s(path=bad))
     second = tasks.fail.si("one part")
@@ -323,17 +320,17 @@ def failing_chord(app: celery.Celery, folder: str, chained: bool) -> dict[str, A
 
 
 def spread(app: celery.Celery, parts: int, folder: str) -> list[Any]:
-    """A chord whose parts wait for each other: who ran them, and its body."""
+    """Run a chord whose parts wait for both kinds of workers; return the result of its body."""
     header = [tasks.meet.s(folder) for _ in range(parts)]
     found: list[Any] = celery.chord(header, tasks.joined.s())().get(timeout=SOON)
     return found
 
 
-# Limits and revoking ------------------------------------------------------------------------------
+# Limits and revocation ----------------------------------------------------------------------------
 
 
 def limited(app: celery.Celery, folder: str) -> dict[str, Any]:
-    """Tasks that take longer than they may, and one that does not."""
+    """Run tasks that exceed their soft limits, and one that does not."""
     sent = {
         "soft": tasks.rest.apply_async((90,), soft_time_limit=1, time_limit=60),
         "gentle": tasks.gentle.apply_async((90,), soft_time_limit=1),
@@ -343,17 +340,16 @@ def limited(app: celery.Celery, folder: str) -> dict[str, Any]:
 
 
 def stubborn(app: celery.Celery, path: str) -> dict[str, Any]:
-    """One that lets no soft limit stop it, and another that has a hard one only."""
+    """Run a task that ignores its soft limit, and one that only has a hard limit."""
     first = tasks.stubborn.apply_async((90, path), soft_time_limit=1, time_limit=4)
     second = tasks.rest.apply_async((90,), time_limit=1)
     return {"both": ended(first), "hard": ended(second)}
 
 
 def revoked(app: celery.Celery, path: str) -> dict[str, Any]:
-    """Tasks that are revoked before they start: one waits for its time, and its worker knows it;
-    the other is sent when it is revoked already."""
+    """Revoke a delayed task that a worker holds, and a task that is sent after its revocation."""
     inspect(app, "ping")
-    for wait in (1, 4, 16):  # as long as it takes to revoke it before its time has come
+    for wait in (1, 4, 16):  # increase the delay until the revocation arrives in time
         due = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=wait)
         runs = tasks.note.apply_async((path, "runs"), eta=due)
         waits = tasks.note.apply_async((path, "waits"), eta=due)
@@ -374,7 +370,7 @@ def _is_before(moment: dt.datetime) -> bool:
 
 
 def terminated(app: celery.Celery, path: str, **options: Any) -> dict[str, Any]:
-    """One that is revoked as it runs."""
+    """Revoke a task while it runs."""
     runs = tasks.rest.delay(90, path)
     until(lambda: _lines(path))
     if options:
@@ -397,7 +393,9 @@ def revoke(app: celery.Celery, *ids: str, **options: Any) -> None:
 def inspect(
     app: celery.Celery, what: str, *args: Any, limit: int = 1, at: str | None = None
 ) -> Any:
-    """What so many workers answer, or the one that is named; they are asked until they do."""
+    """Return the answers of `limit` workers or of the named one; repeat the query until they
+    answer.
+    """
     found: dict[str, Any] = {}
     asked = app.control.inspect(timeout=1.5, limit=limit, destination=at and [at])
 
@@ -410,7 +408,7 @@ def inspect(
 
 
 def _revoke(app: celery.Celery, *ids: str) -> None:
-    """Returns when a worker knows it."""
+    """Revoke tasks and wait until a worker confirms it."""
     until(lambda: app.control.revoke(list(ids), reply=True, timeout=1.5, limit=1))
 
 
@@ -419,12 +417,12 @@ def control(app: celery.Celery, what: str, **kwargs: Any) -> Any:
 
 
 def answers(app: celery.Celery, path: str) -> dict[str, Any]:
-    """What a worker says of itself, while it has something to do; what it has no more."""
+    """Return the answers of a busy worker to all inspect commands."""
     inspect(app, "ping")
     gone, gate = str(uuid.uuid4()), f"{path}.gate"
     _revoke(app, gone)
     later = tasks.add.apply_async((1, 2), countdown=3600)
-    runs = [tasks.hold.apply_async((path, gate)) for _ in range(3)]  # it has two slots
+    runs = [tasks.hold.apply_async((path, gate)) for _ in range(3)]  # the worker has two slots
     until(lambda: len(_lines(path)) == 2 and later.id in str(inspect(app, "scheduled")))
     names = ("ping", "active", "reserved", "scheduled", "revoked", "registered", "stats")
     told = {name: inspect(app, name) for name in (*names, "active_queues", "conf", "report")}
@@ -440,8 +438,10 @@ def answers(app: celery.Celery, path: str) -> dict[str, Any]:
 
 
 def depth(app: celery.Celery, queue: str) -> int:
-    """How many messages wait in a queue, or were given out and not acknowledged, which RabbitMQ
-    takes back when a worker goes."""
+    """Return the number of messages in a queue, including unacknowledged ones of Redis.
+
+    RabbitMQ requeues unacknowledged messages when a worker disconnects.
+    """
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         if connection.transport.driver_type == "redis":
@@ -450,14 +450,14 @@ def depth(app: celery.Celery, queue: str) -> int:
 
 
 def unacknowledged(app: celery.Celery) -> int:
-    """How many messages a Redis gave out that are not acknowledged."""
+    """Return the number of unacknowledged messages of a Redis."""
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         return int(channel.client.hlen(channel.unacked_key))
 
 
 def take(app: celery.Celery, queue: str) -> list[Any]:
-    """Headers, correlation id and body of what waits in a queue, which is not there afterwards."""
+    """Remove and return headers, correlation id and body of each message in a queue."""
     found = []
     with app.connection_for_read() as connection:
         channel = connection.default_channel
@@ -470,5 +470,5 @@ def take(app: celery.Celery, queue: str) -> list[Any]:
 
 
 def errback(app: celery.Celery, path: str) -> dict[str, Any]:
-    """One that fails, with an errback of Celery's newer form."""
+    """Run a failing task with an errback that has three arguments."""
     return ended(tasks.fail.apply_async(link_error=tasks.note_failure.s(path=path)))

@@ -1,4 +1,4 @@
-"""Celery's own sender and reader, run in a process of their own: one answer for each line."""
+"""Celery's sender and receiver in a separate process: one answer for each input line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = celery.Celery("peer", broker="memory://", backend="cache+memory://", set_a
 
 
 def made(seed: int, protocol: int) -> dict[str, Any]:
-    """A message as Celery's sender makes it, and the fields that it was made of."""
+    """Return a message of Celery's sender, and its fields."""
     found = making.message(random.Random(seed), protocol)
     soft, hard = found["timelimit"]
     stamps = found.get("stamps") or {}
@@ -68,11 +68,11 @@ def made(seed: int, protocol: int) -> dict[str, Any]:
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """What every task does."""
+    """Do nothing, as the body of all tasks."""
 
 
 def read(row: dict[str, Any]) -> dict[str, Any]:
-    """What Celery's worker reads in a message."""
+    """Return the fields that Celery's worker reads from a message."""
     message = kombu_message.Message(
         body=base64.b64decode(row["body"]),
         content_type=row["content_type"],
@@ -109,7 +109,7 @@ def read(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored(id: str, status: str, value: Any, group: str | None, **conf: Any) -> str:
-    """A result as Celery's worker stores it, in base 64."""
+    """Return a result as stored by Celery's worker, in base 64."""
     backend = app_with(**conf).backend
     found = Context({"id": id, "group": group, "parent_id": "p", **EXTENDED})
     if status == "FAILURE":
@@ -134,7 +134,7 @@ EXTENDED = {
 
 
 def result(id: str, body: str, **conf: Any) -> dict[str, Any]:
-    """What Celery's client finds in a stored result."""
+    """Return the fields that Celery's client reads from a stored result."""
     made = app_with(**conf)
     made.backend.set(made.backend.get_key_for_task(id), base64.b64decode(body))
     found = made.AsyncResult(id)
@@ -151,7 +151,7 @@ def result(id: str, body: str, **conf: Any) -> dict[str, Any]:
 
 
 def told(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """An event as Celery's dispatcher publishes it."""
+    """Return an event as published by Celery's dispatcher."""
     published: list[Any] = []
 
     class Producer:
@@ -172,7 +172,7 @@ def told(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def heard(body: str) -> list[Any]:
-    """The events of a message as Celery's receiver reads them, and the state that it keeps."""
+    """Return the events that Celery's receiver reads from a message, and the resulting state."""
     state = app.events.State()
     receiver = app.events.Receiver(app.connection_for_read(), handlers={}, app=app)
     found = json.loads(body)

@@ -1,4 +1,4 @@
-"""One process that has Celery, for all tests, and workers of both kinds that tests share."""
+"""A process with Celery for all tests, and shared workers of both kinds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.brokers import Brokers, Place
 from tests.support.workers import WorkerProcess
 from wbengine.interop.celery import reconnecting
 
-#: Starts a worker of ours; it is gone afterwards.
+#: Start a wbengine worker that stops at the end of the context.
 Ours = Callable[..., contextlib.AbstractContextManager[WorkerProcess]]
 
 
 @dataclass
 class Bed:
-    """Workers that serve a queue, and a client of Celery that calls them."""
+    """Workers that serve a queue, and a Celery client that calls them."""
 
     client: peers.Client
     url: str
@@ -34,17 +34,17 @@ class Bed:
     conf: Any = None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Have the client call a function of `tests.celery.clients`."""
+        """Call a function of `tests.celery.clients` in the client."""
         conf = peers.conf_of(self.url, self.backend, queue=self.queue, **(self.conf or {}))
         return self.client.call(name, conf, *args, **kwargs)
 
     def run(self, task: str, *args: Any, **options: Any) -> dict[str, Any]:
-        """Send a task, and wait for what becomes of it: see `clients.ended`."""
+        """Send a task and wait for it: see `clients.ended`."""
         found: dict[str, Any] = self.call("run", f"{NAME}.{task}", args, options)
         return found
 
     def using(self, **conf: Any) -> Bed:
-        """The same, by an app with other settings."""
+        """Return a copy with other settings of the app."""
         return Bed(
             self.client, self.url, self.backend, self.served_by, self.queue,
             {**(self.conf or {}), **conf},
@@ -52,7 +52,7 @@ class Bed:
 
 
 class Beds:
-    """Those of one session: each made when the first test needs it."""
+    """Shared workers of the session, started at first use."""
 
     def __init__(self, celery: peers.Celery, brokers: Brokers, folder: Path) -> None:
         self._celery = celery
@@ -66,7 +66,7 @@ class Beds:
         return self._stack.enter_context(self._brokers[broker].place())
 
     def get(self, served_by: str, broker: str, backend: str, pool: str = "threads") -> Bed:
-        """A worker with four slots, which serves as soon as it can."""
+        """Return a bed with a worker with four slots."""
         key = served_by, broker, backend, pool
         if key not in self._known:
             url = self.place(broker)
@@ -105,8 +105,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-#: (served by, broker, backend).  Each test must pass with Celery's worker too, or it asks for what
-#: Celery does not do.
+#: (served by, broker, backend).  Celery's worker must pass each test, too: otherwise the test
+#: requires features that Celery does not have.
 REDIS = "wbengine", "redis", "redis"
 RABBITMQ = "wbengine", "rabbitmq", "rpc"
 CELERY = pytest.param(("celery", "redis", "redis"), marks=pytest.mark.slow)
@@ -114,19 +114,19 @@ CELERY = pytest.param(("celery", "redis", "redis"), marks=pytest.mark.slow)
 
 @pytest.fixture(params=[REDIS, RABBITMQ, CELERY], ids="-".join)
 def bed(beds: Beds, request: pytest.FixtureRequest) -> Bed:
-    """Shared with other tests: it is to be left as it was found."""
+    """Return a shared bed: tests must not leave messages or workers."""
     return beds.get(*request.param)
 
 
 @pytest.fixture(params=[REDIS, CELERY], ids="-".join)
 def storing(beds: Beds, request: pytest.FixtureRequest) -> Bed:
-    """One whose results are in Redis: chords need it."""
+    """Return a bed with results in Redis, which chords require."""
     return beds.get(*request.param)
 
 
 @pytest.fixture(params=[REDIS, CELERY], ids="-".join)
 def killing(beds: Beds, request: pytest.FixtureRequest) -> Bed:
-    """One whose tasks run in processes, which can be killed."""
+    """Return a bed whose tasks run in processes, which can be killed."""
     return beds.get(*request.param, "processes")
 
 
@@ -137,19 +137,19 @@ def protocol(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def url(kind: str, broker_servers: Brokers) -> Iterator[Place]:
-    """A part of a broker of that kind, of the test's own."""
+    """Yield a separate place of a broker of that kind."""
     with broker_servers[kind].place() as place:
         yield place
 
 
 @pytest.fixture
 def store(broker_servers: Brokers) -> Iterator[Place]:
-    """A Redis for results, of the test's own."""
+    """Yield a separate place of a Redis for results."""
     with broker_servers["redis"].place() as place:
         yield place
 
 
-#: (broker, results, pool) of workers of Celery's, for flows.
+#: (broker, results, pool) of Celery workers for flows.
 SIDES = [("redis", "redis", "threads"), ("rabbitmq", "rpc", "processes")]
 
 
@@ -160,7 +160,7 @@ def side(beds: Beds, request: pytest.FixtureRequest) -> Bed:
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
-    """What flows keep open to Celery's brokers."""
+    """Close connections of flows to Celery's brokers."""
     yield
     reconnecting.close_all()
 
@@ -172,11 +172,11 @@ def client(beds: Beds) -> peers.Client:
 
 @pytest.fixture
 def own(url: Place, store: Place, client: peers.Client) -> Bed:
-    """One of the test's own, which nobody serves yet."""
+    """Return a separate bed without workers."""
     return Bed(client, url, store, "nobody")
 
 
 @pytest.fixture
 def ours(own: Bed, tmp_path: Path) -> Ours:
-    """Starts workers of ours that serve it, with more words on their command lines."""
+    """Return a function that starts a wbengine worker for the bed with further arguments."""
     return functools.partial(peers.wbengine_worker, tmp_path, own.url, backend=own.backend)

@@ -1,4 +1,4 @@
-"""Flows whose tasks Celery's workers run."""
+"""Flows with tasks for Celery workers."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def begun(path: Path) -> list[str]:
 
 
 def id_of(engine: Any, name: str) -> str:
-    """Of the Celery task that the first attempt of an atom sent."""
+    """Return the id of the Celery task that the first attempt of an atom sent."""
     return invocation.request_id(engine.storage.record(name).uuid, "execute", 1)

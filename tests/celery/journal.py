@@ -1,4 +1,4 @@
-"""What tasks wrote down."""
+"""Lines that tasks wrote to files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Flows of Celery tasks that one process begins and another goes on with; run as a module, the
-first of them: `python -m tests.celery.kept FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND RAN`.
+"""Flows of Celery tasks that one process starts and another resumes.
+
+Run the first process with
+`python -m tests.celery.kept FOLDER BROKER BACKEND QUEUE NUMBER SECONDS KIND RAN`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from wbengine.patterns import unordered_flow
 
 
 def make(url: str, backend: str, queue: str, number: int, seconds: float, mapped: bool) -> Any:
-    """So many tasks, or as many items of a Map, each of which rests for so long.
+    """Return a flow with `number` tasks or Map items that sleep for `seconds`.
 
-    Their worker stops once `ran` of them have begun.
+    The worker stops itself after `ran` of them have started.
     """
     flow = unordered_flow.Flow("kept")
     common: Any = {"args": ("seconds", "path", "ran"), "result_backend": backend, "queue": queue}
@@ -46,6 +48,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from tests.celery import kept  # what is noted of its factory is where to find it again
+    from tests.celery import kept  # the recorded name of the factory must be importable
 
     kept.main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Made-up parts of task messages, the same for the same seed; Celery's side imports this too."""
+"""Random parts of task messages, reproducible by their seed; Celery's process imports this, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEXTS = ("", "a", "add", "naïve", "日本語", "🐇 hop", "a\nb", "\x00", "x" 
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
-    """What JSON can hold."""
+    """Return a JSON value."""
     kind = rng.randrange(9 if depth < 3 else 6)
     if kind == 0:
         return rng.choice((None, True, False))
@@ -34,7 +34,7 @@ def maybe(rng: random.Random, found: Any) -> Any:
 
 
 def time(rng: random.Random) -> datetime:
-    """A time with a zone."""
+    """Return a time with a zone."""
     zone = timezone(timedelta(minutes=rng.choice((0, 0, 60, -330, 765))))
     start = datetime(1990, 1, 1, tzinfo=zone)
     return start + timedelta(
@@ -43,7 +43,7 @@ def time(rng: random.Random) -> datetime:
 
 
 def signature(rng: random.Random, depth: int = 0) -> dict[str, Any]:
-    """A signature, as it travels."""
+    """Return an encoded signature."""
     kind = rng.choice((None, None, None, "chain", "group", "chord")) if depth < 2 else None
     options = {
         key: one
@@ -72,13 +72,13 @@ def signature(rng: random.Random, depth: int = 0) -> dict[str, Any]:
 
 
 def timelimit(rng: random.Random) -> tuple[float | None, float | None]:
-    """(soft, hard)"""
+    """Return (soft, hard)."""
     soft = rng.choice((None, 1, 0.5, 60))
     return soft, rng.choice((None, 61, 3600.5))
 
 
 def message(rng: random.Random, protocol: int) -> dict[str, Any]:
-    """The fields of a message, by the names of `TaskMessage`; times as ISO text."""
+    """Return the fields of a message by the names of `TaskMessage`, with times as ISO text."""
     id = f"{rng.getrandbits(128):032x}"
     eta, expires = maybe(rng, time(rng)), maybe(rng, time(rng))
     found = {

@@ -1,4 +1,4 @@
-"""Celery's clients, workers and commands, and our own workers, in processes of their own."""
+"""Clients, workers and commands of Celery, and wbengine workers, in separate processes."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ NAME = "tests.celery.tasks"
 
 
 class Peer(Forked):
-    """A process that was forked by Celery's side."""
+    """A process forked by the Celery process."""
 
     @property
     def code(self) -> int | None:
-        """Its exit code, None while it runs or if it was killed."""
+        """Return the exit code, or None while it runs or if it was killed."""
         try:
             return int(Path(f"{self._log}.code").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
 
     def wait(self) -> int | None:
-        """Until it has ended; its exit code."""
+        """Wait for the end and return the exit code."""
         workers.until(lambda: not self.lives)
         return self.code
 
     def kill(self) -> None:
-        """End it and its children by SIGKILL; returns when it is gone."""
+        """Kill the process with its children and wait for its end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         super().kill()
 
 
 def noted(backend: str) -> set[str]:
-    """What a Redis of results knows to be sent: a key for each task."""
+    """Return the keys of tasks that were sent according to a Redis result store."""
     with contextlib.closing(redis.Redis.from_url(backend)) as results:
         return {key.decode() for key in results.scan_iter("*wbengine-celery-sent-*")}
 
 
 class CallFailed(Exception):
-    """What a client called raised an exception; `told` is what `clients.told` made of it."""
+    """A call in the client raised an exception; `told` is the result of `clients.told`."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         super().__init__(f"{told['type']}: {told['text']}")
@@ -71,9 +71,9 @@ class Client:
         self._connection = connection
 
     def call(self, name: str, conf: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function with the app of a configuration; what it returns.
+        """Call a function with the app of a configuration and return its result.
 
-        :raises CallFailed: it raised an exception.
+        :raises CallFailed: if it raised an exception
         """
         self._connection.send((name, dict(conf), args, kwargs))
         if not self._connection.poll(110):
@@ -100,16 +100,16 @@ class Flower(Peer):
             return not asked.connect_ex(str(self._where))
 
     def ask(self, path: str) -> Any:
-        """What its API says, such as of '/api/workers'.
+        """Return the JSON answer of its API, for example for '/api/workers'.
 
-        :raises AssertionError: it does not answer with 200.
+        :raises AssertionError: if the status is not 200
         """
         return json.loads(self.page(path))
 
     def page(self, path: str) -> str:
-        """One of its pages, such as '/tasks'.
+        """Return a page, for example '/tasks'.
 
-        :raises AssertionError: it does not answer with 200.
+        :raises AssertionError: if the status is not 200
         """
         asked = _OverUnix(self._where)
         with contextlib.closing(asked):
@@ -132,13 +132,13 @@ class _OverUnix(http.client.HTTPConnection):
 
 
 class Celery:
-    """The process that has it, from which all others are forked; it takes a second to start."""
+    """The process with Celery that forks all others; it starts in about a second."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._errors = (folder / "side.log").open("wb")
         environment = {**os.environ, tasks.SIDE: "celery", "FLOWER_UNAUTHENTICATED_API": "1"}
-        environment["C_FORCE_ROOT"] = "1"  # Celery refuses pickle to who may do everything
+        environment["C_FORCE_ROOT"] = "1"  # Celery otherwise refuses pickle for root
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.celery.celery_side"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -172,9 +172,9 @@ class Celery:
         arguments: tuple[str, ...] = (),
         **conf: Any,
     ) -> Iterator[Peer]:
-        """A worker of Celery, which serves already; it is gone afterwards.
+        """Yield a Celery worker that is ready; kill it afterwards.
 
-        Its pool is 'prefork', 'threads' or 'solo'; `conf` are settings of its app.
+        `pool` is 'prefork', 'threads' or 'solo'; `conf` contains settings of its app.
         """
         words = ["-P", pool, "-c", str(concurrency), "-Q", queue, "-n", f"{name}@here"]
         words += ["-l", "INFO", "--without-mingle", "--without-gossip", *arguments]
@@ -189,7 +189,7 @@ class Celery:
 
     @contextlib.contextmanager
     def command(self, url: str, *arguments: str, **conf: Any) -> Iterator[Peer]:
-        """`celery inspect ping`, say; it is gone afterwards."""
+        """Yield a command such as `celery inspect ping`; kill it afterwards."""
         told = conf_of(url, **conf)
         peer = Peer(*self._order("command", conf=told, arguments=arguments))
         try:
@@ -199,7 +199,7 @@ class Celery:
 
     @contextlib.contextmanager
     def flower(self, url: str, *arguments: str, **conf: Any) -> Iterator[Flower]:
-        """Flower, which serves already; it is gone afterwards."""
+        """Yield Flower when it listens; kill it afterwards."""
         where = self._folder / f"flower-{uuid.uuid4().hex[:6]}"
         words = ["flower", f"--unix_socket={where}", *arguments]
         pid, log = self._order("command", conf=conf_of(url, **conf), arguments=words)
@@ -212,7 +212,7 @@ class Celery:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """A client; it is gone afterwards."""
+        """Yield a client; kill it afterwards."""
         with multiprocessing.connection.Listener(family="AF_UNIX") as listener:
             peer = Peer(*self._order("serve", socket=listener.address))
             try:
@@ -237,7 +237,7 @@ def _died(peer: Peer) -> bool:
 def conf_of(
     url: str, backend: str = "rpc://", *, queue: str = QUEUE, **more: Any
 ) -> dict[str, Any]:
-    """The configuration of an app."""
+    """Return the configuration of an app."""
     return {
         "broker_url": str(url),
         "result_backend": str(backend),
@@ -258,9 +258,9 @@ def wbengine_worker(
     tasks: str = NAME,
     **conf: Any,
 ) -> Iterator[workers.WorkerProcess]:
-    """One of ours that takes Celery's tasks, as soon as it can; it is gone afterwards.
+    """Yield a wbengine worker for Celery tasks; stop it afterwards.
 
-    `conf` are settings of Celery's.  What is deprecated in libraries is theirs to mend.
+    `conf` contains Celery settings.  Deprecation warnings of libraries are not errors.
     """
     module = f"settings_{uuid.uuid4().hex[:8]}"
     settings = "".join(f"{name} = {value!r}\n" for name, value in conf.items())

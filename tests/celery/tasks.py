@@ -1,5 +1,6 @@
-"""Tasks of both kinds under the same names: functions, which are Celery's tasks in a process with
-`WBENGINE_TEST_SIDE=celery`, and our own elsewhere.
+"""Tasks with the same names for both kinds of workers.
+
+They are Celery tasks in a process with `WBENGINE_TEST_SIDE=celery`, otherwise wbengine tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-#: Which of the two the tasks of this process are.
+#: Variable that selects the kind of the tasks in this process.
 SIDE = "WBENGINE_TEST_SIDE"
 
 if TYPE_CHECKING or os.environ.get(SIDE) != "celery":
@@ -27,7 +28,7 @@ else:
     MINE = "celery"
 
     def task(function: Any = None, /, **options: Any) -> Any:
-        """What `wbengine.task.task` makes a task of, as one of Celery's."""
+        """Return a Celery task like `wbengine.task.task` returns a wbengine task."""
         bound = function is not None and "self" in function.__code__.co_varnames[:1]
         if function is not None:
             return celery.shared_task(function, bind=bound, name=f"{__name__}.{function.__name__}")
@@ -35,7 +36,7 @@ else:
 
 
 class Odd(Exception):
-    """Of our own: both ends can import it."""
+    """An exception that both sides can import."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text, number)
@@ -43,7 +44,7 @@ class Odd(Exception):
 
 
 class Hidden(Exception):
-    """As `Odd`, but it says that it is of a place that nobody can import."""
+    """An exception whose module cannot be imported."""
 
 
 Hidden.__module__ = "nowhere.at.all"
@@ -96,27 +97,29 @@ def swap(*args: Any, **kwargs: Any) -> list[Any]:
 
 @task
 def note(path: str, line: str = "ran") -> str:
-    """Leaves a line."""
+    """Write a line."""
     write(path, line)
     return line
 
 
 @task
 def note_value(value: Any, *, path: str) -> Any:
-    """For `link`: leaves what it was called with."""
+    """Write the argument of a `link` callback."""
     write(path, repr(value))
     return value
 
 
 @task
 def note_error(task_id: str, *, path: str) -> None:
-    """For `link_error`, as Celery calls what takes one argument."""
+    """Write the argument of a `link_error` callback with one argument."""
     write(path, f"error of {task_id}")
 
 
 @task
 def note_failure(request: Any, error: Any, traceback: Any, *, path: str) -> None:
-    """For `link_error`, as Celery calls what takes more, within the worker."""
+    """Write the arguments of a `link_error` callback with three arguments, which runs in the
+    worker.
+    """
     write(path, f"{request.id} {request.task} {type(error).__name__} {error.args}")
 
 
@@ -130,7 +133,7 @@ def fail(text: str = "no such luck") -> None:
 
 @task
 def fail_then(gate: str, text: str = "no such luck") -> None:
-    """Fails once its gate is there."""
+    """Fail when the file `gate` exists."""
     until_there(gate)
     raise ValueError(text)
 
@@ -147,7 +150,7 @@ def fail_hidden() -> None:
 
 @task
 def rest(seconds: float, path: str | None = None) -> float:
-    """Takes its time, and says when it begins; it ends soon when it is told to."""
+    """Write a line, then sleep in short steps, so that signals end it soon."""
     if path is not None:
         write(path, f"begins in {os.getpid()}")
     end = time.monotonic() + seconds
@@ -158,7 +161,7 @@ def rest(seconds: float, path: str | None = None) -> float:
 
 @task(idempotent=True)
 def rest_again(seconds: float, path: str) -> float:
-    """As `rest`, which may be run again when its worker was lost."""
+    """Sleep like `rest`, but idempotent."""
     write(path, f"begins in {os.getpid()}")
     time.sleep(seconds)
     return seconds
@@ -166,7 +169,7 @@ def rest_again(seconds: float, path: str) -> float:
 
 @task(idempotent=True)
 def lose(path: str) -> None:
-    """Fails as what asks a worker that is lost; its own one is not."""
+    """Raise WorkerLost, as if a nested request had lost its worker."""
     from wbengine import exceptions
 
     write(path, "ran")
@@ -174,7 +177,7 @@ def lose(path: str) -> None:
 
 
 def until_there(gate: str) -> None:
-    """Wait until somebody makes a file, but not for ever: a slot is not for one test only."""
+    """Wait for a file, with a time limit because other tests use the slot, too."""
     end = time.monotonic() + 100
     while not Path(gate).exists():
         if time.monotonic() > end:
@@ -184,7 +187,7 @@ def until_there(gate: str) -> None:
 
 @task
 def hold(path: str, gate: str) -> str:
-    """Says when it begins, and ends once its gate is there; which kind of worker runs it."""
+    """Write a line, wait for the file `gate` and return the kind of worker."""
     write(path, f"begins in {os.getpid()}")
     until_there(gate)
     return MINE
@@ -192,7 +195,7 @@ def hold(path: str, gate: str) -> str:
 
 @task(idempotent=True)
 def hold_again(path: str, gate: str) -> str:
-    """As `hold`, which may be run again when its worker was lost."""
+    """Wait like `hold`, but idempotent."""
     write(path, f"begins in {os.getpid()}")
     until_there(gate)
     return MINE
@@ -200,7 +203,7 @@ def hold_again(path: str, gate: str) -> str:
 
 @task
 def rest_and_stop(seconds: float, path: str, number: int) -> float:
-    """As `rest`; once so many have begun, their worker stops itself, and waits for a SIGCONT."""
+    """Sleep like `rest`; after `number` starts, stop the worker until it receives SIGCONT."""
     write(path, f"begins in {os.getpid()}")
     if len(Path(path).read_text(encoding="utf-8").splitlines()) >= number:
         with contextlib.suppress(FileExistsError), open(f"{path}.stops", "x", encoding="utf-8"):
@@ -211,7 +214,7 @@ def rest_and_stop(seconds: float, path: str, number: int) -> float:
 
 @task
 def stubborn(seconds: float, path: str) -> None:
-    """Lets nothing but a hard limit stop it."""
+    """Ignore all exceptions until the hard limit."""
     write(path, "begins")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -224,7 +227,7 @@ def stubborn(seconds: float, path: str) -> None:
 
 @task
 def gentle(seconds: float) -> str:
-    """Cleans up when its soft limit is over."""
+    """Clean up at the soft limit."""
     end = time.monotonic() + seconds
     try:
         while time.monotonic() < end:
@@ -236,9 +239,7 @@ def gentle(seconds: float) -> str:
 
 @task
 async def wait(seconds: float, clean: bool = False) -> str:
-    """A coroutine, which Celery's workers cannot run; it cleans up when its soft limit is over, or
-    is stopped by that.
-    """
+    """Sleep in a coroutine, unsupported by Celery; clean up or fail at the soft limit."""
     try:
         await asyncio.sleep(seconds)
     except Exception as error:
@@ -251,7 +252,7 @@ async def wait(seconds: float, clean: bool = False) -> str:
 
 @task
 def meet(folder: str) -> str:
-    """Which kind of worker runs it; it waits until both kinds have begun one."""
+    """Wait until both kinds of workers have started a part; return the kind of worker."""
     for kind in ("begun", MINE):
         Path(folder, kind).touch()
     for kind in ("wbengine", "celery"):
@@ -261,13 +262,13 @@ def meet(folder: str) -> str:
 
 @task
 def joined(values: Sequence[Any]) -> list[Any]:
-    """The body of a chord: what it got, in its order, and which kind of worker runs it."""
+    """Return the kind of worker and the values, as the body of a chord."""
     return [MINE, list(values)]
 
 
 @task
 def about(self: Any) -> dict[str, Any]:
-    """What it is told of itself."""
+    """Return fields of the task's request."""
     found = self.request if MINE == "celery" else wire.current()
     names = ("id", "root_id", "parent_id", "group", "group_index", "retries", "correlation_id")
     told = {name: getattr(found, name) for name in names}
@@ -275,13 +276,13 @@ def about(self: Any) -> dict[str, Any]:
 
 
 def extra(found: Any) -> Any:
-    """A header of a user's own."""
+    """Return a custom header."""
     return found.get("color") if MINE == "celery" else found.extra.get("color")
 
 
 @task
 def flaky(self: Any, path: str, times: int, most: int = 3) -> int:
-    """Asks to be run again, so often."""
+    """Request retries until the task ran `times` times."""
     write(path, "ran")
     ran = len(Path(path).read_text(encoding="utf-8").splitlines())
     if ran > times:

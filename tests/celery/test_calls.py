@@ -1,4 +1,4 @@
-"""Real clients of Celery call tasks on our workers, and on Celery's own."""
+"""Calls of Celery clients, executed by workers of wbengine and of Celery."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tests.support.workers import until
 NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
 
 
-def test_delay(bed: Bed, protocol: int) -> None:
-    """Positional and named arguments, all that JSON with kombu's types holds, and a big one."""
+def test_delayed_calls_pass_arguments_and_return_results(bed: Bed, protocol: int) -> None:
     assert bed.using(task_protocol=protocol).call("delays") == [
         5,
         "ab",
@@ -31,8 +30,10 @@ def test_delay(bed: Bed, protocol: int) -> None:
     ]
 
 
-def test_countdown_eta_and_expires(bed: Bed, protocol: int) -> None:
-    """Also of a client in another zone.  What expires is not run."""
+def test_countdown_and_eta_delay_tasks_and_expired_tasks_are_revoked(
+    bed: Bed, protocol: int
+) -> None:
+    """The times also include one of a client in another time zone."""
     told = bed.using(task_protocol=protocol).call("timed")
     after = {"countdown": 0.5, "eta": 0.6, "eta there": 0.4, "eta over": 0, "expires": 0}
     for name, least in after.items():
@@ -45,7 +46,7 @@ def test_countdown_eta_and_expires(bed: Bed, protocol: int) -> None:
         assert "expired" in error["text"]
 
 
-def test_get_raises_what_the_task_raised(bed: Bed, protocol: int) -> None:
+def test_get_raises_exception_of_task(bed: Bed, protocol: int) -> None:
     told = bed.using(task_protocol=protocol).call("failures")
     assert {each["state"] for each in told.values()} == {"FAILURE"}
     kinds = {name: (each["error"]["module"], each["error"]["type"]) for name, each in told.items()}
@@ -70,7 +71,7 @@ def test_get_raises_what_the_task_raised(bed: Bed, protocol: int) -> None:
     assert traceback.endswith("ValueError: ('no such luck', 7)\n")
 
 
-def test_link_and_link_error(bed: Bed, protocol: int, tmp_path: Path) -> None:
+def test_link_and_link_error_callbacks_run(bed: Bed, protocol: int, tmp_path: Path) -> None:
     told = bed.using(task_protocol=protocol).call("links", str(tmp_path))
     assert told["value"] == 3 and told["children"] >= 1
     assert told["error"]["error"]["type"] == "ValueError"
@@ -79,16 +80,17 @@ def test_link_and_link_error(bed: Bed, protocol: int, tmp_path: Path) -> None:
     assert lines(tmp_path / "bad") == [f"error of {told['ids'][1]}", "immutable"]
 
 
-def test_results_that_nobody_wants(bed: Bed, protocol: int, tmp_path: Path) -> None:
-    # Version 1 has no word for it: there it is the worker's own task that would have to say so.
+def test_result_ignored_by_caller_is_stored_only_in_protocol_1(
+    bed: Bed, protocol: int, tmp_path: Path
+) -> None:
+    # Version 1 has no header for ignored results: only the task of the worker can set it.
     expected = ["PENDING", "PENDING"] if protocol == 2 else ["SUCCESS", "FAILURE"]
     kept = protocol == 1 and bed.backend != "rpc://"
     told = bed.using(task_protocol=protocol).call("ignored", str(tmp_path / "path"), kept)
     assert told["states"] == expected or (bed.backend == "rpc://" and protocol == 1)
 
 
-def test_what_a_task_knows_of_itself(bed: Bed) -> None:
-    """Ids, lineage, groups, stamps and headers of a user's own."""
+def test_task_request_has_ids_parents_groups_stamps_and_headers(bed: Bed) -> None:
     told = bed.call("facts")
     task_id, plain = told["plain"]
     assert plain == {
@@ -115,8 +117,7 @@ def test_what_a_task_knows_of_itself(bed: Bed) -> None:
     assert [each["group_index"] for each in members] == [0, 1, 2]
 
 
-def test_retries(bed: Bed, tmp_path: Path) -> None:
-    """A task asks to be run again: in vain, when it did so too often."""
+def test_flaky_task_is_retried_until_max_retries(bed: Bed, tmp_path: Path) -> None:
     assert bed.run("flaky", str(tmp_path / "a"), 2)["value"] == 3
     told = bed.run("flaky", str(tmp_path / "b"), 9, 1)
     assert (told["state"], told["error"]["type"]) == ("FAILURE", "Odd")
@@ -124,8 +125,7 @@ def test_retries(bed: Bed, tmp_path: Path) -> None:
     assert len(lines(tmp_path / "b")) == 2
 
 
-def test_errbacks_of_the_newer_form(bed: Bed, tmp_path: Path) -> None:
-    """Those that take more than an id are called in the worker, with request, error, traceback."""
+def test_errback_with_three_arguments_runs_in_worker(bed: Bed, tmp_path: Path) -> None:
     path = tmp_path / "path"
     task_id = bed.call("errback", str(path))["id"]
     until(lambda: lines(path))

@@ -1,4 +1,4 @@
-"""Chains, groups and chords of real clients, on our workers and on Celery's own."""
+"""Chains, groups and chords of Celery clients, on workers of wbengine and of Celery."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.celery.peers import CallFailed
 from tests.support.workers import until
 
 
-def test_a_chain_of_a_hundred(bed: Bed, protocol: int) -> None:
-    """In version 1 each is the callback of the one before it: a hundred signatures deep."""
+def test_chain_of_100_tasks_runs(bed: Bed, protocol: int) -> None:
+    """In version 1 each task is the callback of the previous one: 100 nested signatures."""
     assert bed.using(task_protocol=protocol).call("chain", 100) == [100, 99]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pool", "length"), [("processes", 200), ("threads", 320)])
-def test_long_chains_of_version_1(beds: Beds, pool: str, length: int) -> None:
-    """Up to the longest that Celery's client can write: it has three levels for each task."""
+def test_longest_chain_of_protocol_version_1_runs(beds: Beds, pool: str, length: int) -> None:
+    """Celery's JSON encoder limits the length: each task adds three levels."""
     bed = beds.get("wbengine", "redis", "redis", pool).using(task_protocol=1)
     assert bed.call("chain", length) == [length, length - 1]
     with pytest.raises(CallFailed) as info:
@@ -31,12 +31,14 @@ def test_long_chains_of_version_1(beds: Beds, pool: str, length: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("storing", [("wbengine", "redis", "redis")], indirect=True, ids="-".join)
-def test_a_chain_of_three_hundred(storing: Bed) -> None:
-    """Each message has the rest of the chain: what all cost grows with the square of its length."""
+def test_chain_of_300_tasks_runs(storing: Bed) -> None:
+    """Each message contains the rest of the chain: the total size grows with the square of the
+    length.
+    """
     assert storing.call("chain", 300) == [300, 299]
 
 
-def test_a_chain_that_breaks(bed: Bed, tmp_path: Path) -> None:
+def test_chain_stops_at_failed_task_and_calls_errback(bed: Bed, tmp_path: Path) -> None:
     told = bed.call("broken_chain", str(tmp_path))
     assert told["first"] == 2
     assert told["failed"]["error"]["args"] == ["broken", 7]
@@ -46,7 +48,7 @@ def test_a_chain_that_breaks(bed: Bed, tmp_path: Path) -> None:
     assert not lines(tmp_path / "good")
 
 
-def test_groups_maps_and_signatures(bed: Bed, protocol: int) -> None:
+def test_groups_maps_and_signatures_return_results(bed: Bed, protocol: int) -> None:
     assert bed.using(task_protocol=protocol).call("flows") == {
         "immutable": 22,
         "group": list(range(0, 40, 2)),
@@ -62,9 +64,9 @@ def test_groups_maps_and_signatures(bed: Bed, protocol: int) -> None:
     }
 
 
-def test_chords(storing: Bed, protocol: int) -> None:
+def test_chord_bodies_receive_header_results(storing: Bed, protocol: int) -> None:
     told = storing.using(task_protocol=protocol).call("chords")
-    # Celery's clients give the parts of a group within a group numbers that repeat.
+    # Celery's clients number the parts of a nested group with duplicates.
     told["groups as parts"] = sorted(told["groups as parts"])
     expected = {
         "chord": 870,
@@ -80,13 +82,13 @@ def test_chords(storing: Bed, protocol: int) -> None:
         "a chain as body": 21,
         "a group as body": [3, [1, 2]],
     }
-    if protocol == 1:  # it has no numbers of parts
+    if protocol == 1:  # version 1 does not number the parts
         told, expected = in_order(told), in_order(expected)
     assert told == expected
 
 
 def in_order(value: Any) -> Any:
-    """Lists sorted, within others too."""
+    """Return the value with all lists sorted."""
     if isinstance(value, dict):
         return {name: in_order(each) for name, each in value.items()}
     if not isinstance(value, list):
@@ -95,8 +97,9 @@ def in_order(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("chained", [False, True], ids=["a task", "a chain"])
-def test_a_chord_whose_header_fails(storing: Bed, chained: bool, tmp_path: Path) -> None:
-    """Its body is not called: its result is a failure, and its errbacks are told."""
+def test_chord_with_failed_header_fails_and_calls_errback(
+    storing: Bed, chained: bool, tmp_path: Path
+) -> None:
     told = storing.call("failing_chord", str(tmp_path), chained)
     assert told["parts"] == ["SUCCESS", "FAILURE", "SUCCESS"]
     assert told["state"] == "FAILURE"

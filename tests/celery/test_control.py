@@ -1,4 +1,4 @@
-"""`celery inspect`, `celery control` and `celery status` with our workers."""
+"""`celery inspect`, `celery control` and `celery status` with workers of wbengine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.celery.conftest import Bed, Ours
 NODE = "ours@here"
 
 
-def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
+def test_inspect_reports_state_of_worker(own: Bed, ours: Ours, tmp_path: Path) -> None:
     words = "--threads", "2", "--celery-name", NODE
     with ours(*words) as worker:
         told = own.call("answers", str(tmp_path / "path"))
@@ -25,7 +25,7 @@ def test_what_a_worker_says(own: Bed, ours: Ours, tmp_path: Path) -> None:
         assert each["name"] == f"{peers.NAME}.hold" and each["hostname"] == NODE
         assert each["args"] and each["time_start"] and each["worker_pid"]
         assert each["delivery_info"]["routing_key"] == peers.QUEUE
-    # Nothing is taken before there is room for it: what waits is in the queue.
+    # The worker prefetches no task without a free slot: waiting tasks are in the queue.
     assert {each["id"] for each in said["reserved"]} <= set(ids["runs"])
     (scheduled,) = said["scheduled"]
     assert scheduled["request"]["id"] == ids["later"] and scheduled["eta"]
@@ -53,8 +53,8 @@ def test_rate_limit_spreads_tasks(own: Bed, ours: Ours) -> None:
     assert moments[-1] - moments[0] >= 1.0, moments
 
 
-def test_the_commands(own: Bed, ours: Ours, celery: peers.Celery) -> None:
-    """All at once: `celery status` waits for its whole time to hear of more workers."""
+def test_celery_commands_work_with_worker(own: Bed, ours: Ours, celery: peers.Celery) -> None:
+    """The commands run in parallel because `celery status` always waits for its whole timeout."""
     words = "--threads", "2", "--celery-name", NODE
     with ours(*words) as worker:
         own.call("inspect", "ping")

@@ -1,4 +1,4 @@
-"""Results that also tell what their task was called with."""
+"""Extended results: name, arguments and worker of the task."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NODE = "ours@here"
 
 
 @pytest.mark.parametrize("served_by", ["wbengine", "celery"])
-def test_extended_results(
+def test_extended_result_has_name_arguments_and_worker_of_task(
     served_by: str, broker_servers: Any, store: Place, celery: peers.Celery, client: peers.Client,
     tmp_path: Any,
 ) -> None:  # fmt: skip
-    """What `AsyncResult` tells of its task is the same, whoever ran it."""
+    """`AsyncResult` has the same attributes with both kinds of worker."""
     with broker_servers["redis"].place() as url:
         if served_by == "wbengine":
             words = "--celery-name", NODE

@@ -1,4 +1,4 @@
-"""Flows whose broker, or the Redis of their results, refuses who asks: nobody waits for that."""
+"""Flows whose broker or result store is unreachable or refuses the connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.patterns import linear_flow
 
 
 def wrong(url: Any) -> str:
-    """The same place, for somebody with another password."""
+    """Return the URL with a wrong password."""
     scheme, _, rest = str(url).partition("://")
     user, _, where = rest.rpartition("@")
     return f"{scheme}://{user.partition(':')[0]}:wrong@{where}"
@@ -25,10 +25,10 @@ def wrong(url: Any) -> str:
 @pytest.mark.parametrize(
     ("refuses", "engine"), [("redis", "parallel"), ("rabbitmq", "serial"), ("results", "parallel")]
 )
-def test_a_wrong_password_is_told_at_once(
+def test_wrong_password_fails_flow_without_retry(
     refuses: str, engine: str, broker_servers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Authentication that failed is not tried again for as long as a broker may be away."""
+    """Failed authentication is an error, not a broken connection that is retried."""
     of_broker, of_results = ("rabbitmq", "redis") if refuses == "results" else (refuses, None)
     with broker_servers[of_broker].place() as url, broker_servers["redis"].place() as store:
         if of_results is None:
@@ -38,13 +38,13 @@ def test_a_wrong_password_is_told_at_once(
         flow = linear_flow.Flow("f").add(CeleryTask("x", broker, result_backend=backend))
         with pytest.raises(exceptions.TransportFailure, match="refuses this user or password"):
             engines.run(flow, engine=engine)
-    # Whoever tries again says so first.
+    # A retry would be logged.
     told = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
     assert not [line for line in told if "cannot be reached" in line]
 
 
-def test_results_that_may_not_be_heard_are_told_at_once(broker_servers: Any) -> None:
-    """The Redis takes what is written, but does not let this user listen."""
+def test_missing_permission_to_subscribe_to_results_fails_flow(broker_servers: Any) -> None:
+    """The user may write to Redis, but not subscribe."""
     with broker_servers["redis"].place() as url, broker_servers["redis"].place() as store:
         user = f"deaf-{uuid.uuid4()}"
         scheme, _, rest = str(store).partition("://")
@@ -63,16 +63,16 @@ def test_results_that_may_not_be_heard_are_told_at_once(broker_servers: Any) -> 
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "redis"])
-def test_an_absent_broker_is_told_of_after_the_timeout(
+def test_unreachable_broker_fails_task_after_its_timeout(
     scheme: str, unused_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The failure says how far the message came, and why; the log does, once."""
+    """The failure contains the stage and the reason; the log contains one line."""
     url = f"{scheme}://127.0.0.1:{unused_port}"
     flow = linear_flow.Flow("f").add(CeleryTask("x", url, timeout=1.5))
     with pytest.raises(exceptions.RequestTimeout) as raised:
         engines.run(flow, engine="parallel")
     told = str(raised.value)
-    assert f"its message never reached the broker at {url}" in told, told
+    assert f"its message was not sent to the broker at {url}" in told, told
     assert "connection refused" in told.lower(), told
     lines = [one.getMessage() for one in caplog.records if one.name == reconnecting.LOG.name]
     assert len([line for line in lines if line.startswith("the Celery broker at")]) == 1, lines

@@ -1,4 +1,4 @@
-"""Flows whose tasks Celery runs, when a broker, or the engine, goes away in between."""
+"""Flows with Celery tasks while a broker, result store or engine is killed."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def resting(url: str, backend: str, path: Path, number: int, **options: Any) -> 
     return flow
 
 
-# (broker, results, who is killed).  Celery's worker loses a message that a Redis hands to it when
-# it is killed, and a RabbitMQ what it had in its memory only, as results are: those have to be
-# asked for again.
+# (broker, results, killed server).  A killed Redis loses messages that it has delivered to a
+# Celery worker; a killed RabbitMQ loses messages in memory, such as results.  The engine has to
+# send those tasks again.
 KILLED = [
     ("redis", "redis", "broker"),
     pytest.param("rabbitmq", "redis", "results", marks=pytest.mark.slow),
@@ -47,7 +47,7 @@ KILLED = [
 
 
 @pytest.mark.parametrize(("kind", "results", "who"), KILLED)
-def test_a_broker_is_killed(
+def test_flow_completes_after_broker_or_result_store_is_killed(
     kind: str,
     results: str,
     who: str,
@@ -56,7 +56,7 @@ def test_a_broker_is_killed(
     private: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is started again while a hundred tasks wait: they all come to their end."""
+    """The server restarts while 100 tasks are pending."""
     server = private(kind)
     store = private("redis") if results == "redis" else None
     backend = "rpc://" if store is None else store.url("7")
@@ -65,10 +65,10 @@ def test_a_broker_is_killed(
     options: dict[str, Any] = {"timeout": 8.0, "retries": 12} if lossy else {}
     path = tmp_path / "ran"
     flow = resting(server.url(), backend, path, 100, **options)
-    # Else Celery's worker comes back to what it had fetched and not begun after an hour.
+    # Otherwise Celery's worker receives prefetched tasks again only after an hour.
     soon = {"visibility_timeout": 2, "unacked_restore_interval": 1} if kind == "redis" else {}
     conf: dict[str, Any] = {"backend": backend, "broker_transport_options": soon}
-    # Else it loses the results of what ends meanwhile.
+    # Otherwise the worker loses results of tasks that end while the store is down.
     conf["result_backend_always_retry"] = True
     conf["task_acks_late"] = True
     with contextlib.ExitStack() as stack:
@@ -80,8 +80,8 @@ def test_a_broker_is_killed(
         until(lambda: len(begun(path)) >= 10)
         killed.kill()
         until(lambda: "cannot be re" in caplog.text)
-        # Celery's own may stay with what it fetched, and run nothing more, once it could not
-        # acknowledge something: it is not the one that is tested here.
+        # Celery's worker may stop consuming after a failed acknowledgement, so another worker
+        # replaces it.
         worker.kill()
         killed.start()
         another = celery.worker(server.url(), "threads", name="another", concurrency=2, **conf)
@@ -94,7 +94,7 @@ def test_a_broker_is_killed(
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[Any]:
-    """Brokers that this module may kill."""
+    """Start brokers that tests of this module may kill."""
     with contextlib.ExitStack() as stack:
         made: dict[str, Any] = {}
 
@@ -118,9 +118,9 @@ def interrupted(
     kind: str = "plain",
     by: signal.Signals = signal.SIGKILL,
 ) -> str:
-    """Have another process begin a flow, and end it once so many of its tasks have begun.
+    """Run a flow in another process and end that process after `ran` tasks have started.
 
-    The worker has stopped itself then, until somebody sends it a SIGCONT.
+    The worker is stopped then, until it receives SIGCONT.
     """
     words = [sys.executable, "-m", "tests.celery.kept", str(folder), url, backend, queue]
     with subprocess.Popen(
@@ -130,9 +130,11 @@ def interrupted(
         assert process.stdout is not None and process.stderr is not None
         uuid = process.stdout.readline().strip()
         try:
-            stops = folder / "ran.stops"  # it is about to: it must not do so after the SIGCONT
+            # the worker stops itself after writing this file: SIGCONT must come later
+            stops = folder / "ran.stops"
             until(lambda: (stops.exists() and is_stopped(worker)) or process.poll() is not None)
-            if isinstance(backend, brokers.Place):  # else nobody can tell what was sent
+            # only a shared store shows which tasks were sent
+            if isinstance(backend, brokers.Place):
                 until(lambda: len(noted(backend)) == 30 or process.poll() is not None)
         except BaseException:
             process.kill()
@@ -152,7 +154,7 @@ def is_stopped(worker: Peer) -> bool:
 
 
 def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
-    """Who goes on with it."""
+    """Return an engine that resumes the flow."""
     backend = backends.fetch(f"dir://{folder}/store")
     connection = backend.get_connection()
     (detail,) = [
@@ -162,12 +164,10 @@ def resumed(folder: Path, uuid: str, kind: str = "parallel") -> Any:
 
 
 @pytest.mark.parametrize(("kind", "by"), [("plain", signal.SIGINT), ("mapped", signal.SIGKILL)])
-def test_a_resumed_flow_takes_what_is_there(
+def test_resumed_flow_uses_results_of_requests_sent_before(
     tmp_path: Path, celery: Any, broker_servers: Any, kind: str, by: signal.Signals
 ) -> None:
-    """The results of what was sent before are taken, or waited for: nothing runs twice, and nobody
-    who presses Ctrl-C waits for what runs outside.
-    """
+    """Each task runs once.  Ctrl-C does not wait for tasks on Celery workers."""
     server = broker_servers["redis"]
     with (
         server.place() as url,
@@ -187,14 +187,16 @@ def test_a_resumed_flow_takes_what_is_there(
 
 
 def nothing_left(url: str) -> bool:
-    """Whether a worker of Celery's has taken all that was in a Redis, and is done with it."""
+    """Return True if the Celery worker has received and acknowledged all messages of a Redis."""
     with redis.Redis.from_url(str(url)) as client:
         return not client.exists("celery", "unacked")
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again: bool) -> None:
-    """What was sent, and its result was for who is gone, is sent again, unless that does harm."""
+def test_resumed_flow_resends_requests_without_result_if_idempotent(
+    tmp_path: Path, celery: Any, broker_servers: Any, again: bool
+) -> None:
+    """Results over RPC went to the queue of the dead engine."""
     server = broker_servers["redis"]
     with server.place() as url, celery.worker(url, "threads", concurrency=2) as worker:
         uuid = interrupted(worker, tmp_path, url, "rpc://", "celery", 3)
@@ -211,16 +213,15 @@ def test_nobody_can_tell(tmp_path: Path, celery: Any, broker_servers: Any, again
         failures = engine.storage.get_execute_failures().values()
         known = exceptions.WorkerLost, exceptions.Cancelled
         assert len(failures) >= 20 and all(found.check(*known) for found in failures)
-        reconnecting.close_all(30.0)  # it has told them then
+        reconnecting.close_all(30.0)  # revocations have been sent
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 30
 
 
-def test_a_resumed_flow_that_is_given_up_revokes(
+def test_cancelled_resumed_flow_revokes_pending_tasks(
     tmp_path: Path, celery: Any, broker_servers: Any
 ) -> None:
-    """What an earlier run sent, and is undone now, does not run any more."""
     server = broker_servers["redis"]
     with (
         server.place() as url,
@@ -231,14 +232,14 @@ def test_a_resumed_flow_that_is_given_up_revokes(
         engine = resumed(tmp_path, uuid)
         with pytest.raises(exceptions.Cancelled):
             _cancelled(engine)
-        reconnecting.close_all(30.0)  # it has told them then
+        reconnecting.close_all(30.0)  # revocations have been sent
         worker.signal(signal.SIGCONT)
         until(lambda: nothing_left(url))
         assert len(begun(tmp_path / "ran")) < 20
 
 
 def _cancelled(engine: Any) -> None:
-    """Run it, and cancel it as soon as it goes on."""
+    """Run the engine and cancel it as soon as possible."""
     runs = threading.Thread(target=until, args=(engine.cancel,))
     runs.start()
     try:

@@ -1,4 +1,4 @@
-"""Celery's monitors are told of the tasks that a flow sends, and find the flow by them."""
+"""Celery's monitors with the Celery tasks of a flow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from wbengine.interop.celery import CeleryTask
 from wbengine.patterns import unordered_flow
 
 
-def test_flower_shows_the_flow_of_a_task(own: Bed, celery: peers.Celery) -> None:
-    """Its tasks are told as sent, and have the flow as their root and parent."""
+def test_flower_shows_flow_as_root_and_parent_of_task(own: Bed, celery: peers.Celery) -> None:
     flow = unordered_flow.Flow("f")
     for n in range(3):
         flow.add(

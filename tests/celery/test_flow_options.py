@@ -1,4 +1,4 @@
-"""What a `CeleryTask` can be told, and how it fails, with real workers of Celery."""
+"""Options and failures of `CeleryTask` with Celery workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prefork(beds: Beds) -> Bed:
 
 
 def failed(*made: CeleryTask, **store: Any) -> Any:
-    """The engine of a flow that failed."""
+    """Run a flow that fails and return its engine."""
     engine = engines.load(LINE("f").add(*made), store=store, engine="parallel")
     with pytest.raises(Exception):  # noqa: B017
         engine.run()
@@ -35,13 +35,13 @@ def failed(*made: CeleryTask, **store: Any) -> Any:
 
 
 def failure_of(made: CeleryTask, **store: Any) -> ft.Failure:
-    """What a task alone fails with."""
+    """Run a task that fails and return its failure."""
     found: ft.Failure = failed(made, **store).storage.get_execute_failures()[made.name]
     return found
 
 
 def revoked(side: Bed, engine: Any, name: str) -> bool:
-    """Whether the worker knows that what an atom sent is not to run."""
+    """Return True if the worker lists the task of an atom as revoked."""
     return id_of(engine, name) in str(side.call("inspect", "revoked"))
 
 
@@ -51,18 +51,17 @@ def value_of(made: CeleryTask, **store: Any) -> Any:
     return engine.storage.get(made.name)
 
 
-# How it fails. ------------------------------------------------------------------------------------
+# Failures. ----------------------------------------------------------------------------------------
 
 
-def test_the_worker_tells_what_failed(side: Bed) -> None:
-    """Type, text and traceback are those of the worker."""
+def test_failure_has_type_text_and_traceback_of_worker(side: Bed) -> None:
     found = failure_of(asks(side, "fail", inject={"text": "alas"}))
     assert next(iter(found)) == "ValueError" and "alas" in found.exception_str
     assert "in fail" in found.traceback_str and "tests/celery/tasks.py" in found.traceback_str
 
 
-def test_a_class_that_is_nowhere(side: Bed) -> None:
-    """Nothing that a message names is imported; it is known by its name, also to a retry."""
+def test_failure_of_unimportable_class_is_matched_by_name(side: Bed) -> None:
+    """The class is not imported.  A retry can also name it."""
     name = "nowhere.at.all.Hidden"
     found = failure_of(asks(side, "fail_hidden"))
     assert found.check(name) and found.exception_str == "of nowhere"
@@ -72,15 +71,15 @@ def test_a_class_that_is_nowhere(side: Bed) -> None:
         engine = engines.load(flow, engine="parallel")
         with pytest.raises(exceptions.WrappedFailure):
             engine.run()
-        assert engine.storage.record("hidden").attempt == 2 * runs  # each is reverted, too
+        assert engine.storage.record("hidden").attempt == 2 * runs  # each attempt is also reverted
 
 
-def test_nobody_knows_the_task(side: Bed) -> None:
+def test_unregistered_task_fails_with_not_registered(side: Bed) -> None:
     found = failure_of(asks(side, "no_such_thing"))
     assert found.check("celery.exceptions.NotRegistered", exceptions.NotFound)
 
 
-def test_arguments_that_nothing_can_write(side: Bed) -> None:
+def test_unserializable_argument_fails_with_not_encodable(side: Bed) -> None:
     found = failure_of(asks(side, "same", args="value"), value=object())
     assert found.check(exceptions.NotEncodable)
 
@@ -88,8 +87,7 @@ def test_arguments_that_nothing_can_write(side: Bed) -> None:
 # Time. --------------------------------------------------------------------------------------------
 
 
-def test_time_is_up(side: Bed, tmp_path: Path) -> None:
-    """It is revoked then: what did not begin does not."""
+def test_task_that_times_out_is_revoked(side: Bed, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     engine = failed(asks(side, "note", args="path", countdown=3600, timeout=1.5), path=str(path))
     assert engine.storage.get_execute_failures()["note"].check(exceptions.RequestTimeout)
@@ -97,9 +95,9 @@ def test_time_is_up(side: Bed, tmp_path: Path) -> None:
     assert begun(path) == []
 
 
-def test_it_is_sent_again(side: Bed, tmp_path: Path) -> None:
-    """Under other ids, and only for want of an answer."""
-    queue = tmp_path.name  # nobody serves it
+def test_timed_out_task_is_resent_with_new_id(side: Bed, tmp_path: Path) -> None:
+    """Other failures do not cause another attempt."""
+    queue = tmp_path.name  # no worker serves this queue
     found = failure_of(asks(side, "add", inject={}, queue=queue, timeout=1.5, retries=1))
     assert found.check(exceptions.RequestTimeout)
     ids = [correlation_id for _, correlation_id, _ in side.call("take", queue)]
@@ -108,7 +106,7 @@ def test_it_is_sent_again(side: Bed, tmp_path: Path) -> None:
     assert failure_of(made).check("ValueError")
 
 
-def test_countdown_and_eta(side: Bed) -> None:
+def test_countdown_and_eta_delay_task(side: Bed) -> None:
     began = time.monotonic()
     moment = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.5)
     for more in ({"countdown": 0.5}, {"eta": moment}):
@@ -116,15 +114,14 @@ def test_countdown_and_eta(side: Bed) -> None:
     assert time.monotonic() - began >= 0.5
 
 
-def test_it_expires(side: Bed, tmp_path: Path) -> None:
-    """A worker that comes to it too late does not run it."""
+def test_expired_task_is_not_run(side: Bed, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     found = failure_of(asks(side, "note", args="path", countdown=0.5, expires=0.1), path=str(path))
     assert found.check(exceptions.Expired) and begun(path) == []
 
 
-def test_soft_and_hard_limits(prefork: Bed) -> None:
-    """The worker keeps them: the soft one is raised in the task, the hard one ends it."""
+def test_soft_and_hard_time_limits_are_enforced(prefork: Bed) -> None:
+    """The worker raises the soft limit in the task and kills the task at the hard limit."""
     soft = asks(prefork, "gentle", timelimit=(0.5, 30), inject={"seconds": 20})
     assert value_of(soft) == "cleaned up after SoftTimeLimitExceeded"
     soft = asks(prefork, "rest", timelimit=(0.5, 30), inject={"seconds": 20})
@@ -133,11 +130,13 @@ def test_soft_and_hard_limits(prefork: Bed) -> None:
     assert failure_of(hard).check(exceptions.TimeLimitExceeded)
 
 
-# How it is sent. ----------------------------------------------------------------------------------
+# Sending. -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("serializer", ["yaml", "msgpack"])
-def test_serializers(serializer: str, celery: Any, beds: Beds) -> None:
+def test_arguments_and_result_use_chosen_serializer(
+    serializer: str, celery: Any, beds: Beds
+) -> None:
     accepted = ["json", serializer]
     side = beds.get("celery", "redis", "redis")
     made = celery.worker(
@@ -155,8 +154,9 @@ def test_serializers(serializer: str, celery: Any, beds: Beds) -> None:
     assert found == [[[1, "ä"]], {"b": {"x": None}}]
 
 
-def test_nobody_waits_for_it(side: Bed, tmp_path: Path) -> None:
-    """It ends with its id as soon as it is sent, and is revoked when that is undone."""
+def test_task_with_ignore_result_returns_id_and_is_revoked_on_revert(
+    side: Bed, tmp_path: Path
+) -> None:
     path = tmp_path / "ran"
     sent = asks(side, "note", args="path", ignore_result=True, provides="id")
     engine = engines.load(LINE("f").add(sent), store={"path": str(path)})
@@ -171,7 +171,7 @@ def test_nobody_waits_for_it(side: Bed, tmp_path: Path) -> None:
     assert begun(path) == ["ran"]
 
 
-def test_headers_of_ones_own(side: Bed) -> None:
+def test_custom_header_and_flow_id_reach_task(side: Bed) -> None:
     engine = engines.load(LINE("f").add(asks(side, "about", headers={"color": "red"})))
     engine.run()
     found, flow = engine.storage.get("about"), engine.storage.flow_uuid
@@ -179,14 +179,14 @@ def test_headers_of_ones_own(side: Bed) -> None:
     assert found["id"] == found["correlation_id"] == id_of(engine, "about")
 
 
-def test_header_that_amqp_cannot_write_fails_its_task_alone(prefork: Bed) -> None:
+def test_unencodable_header_fails_only_its_task(prefork: Bed) -> None:
     bad = asks(prefork, "add", "bad", headers={"x": {1}}, inject={"x": 1, "y": 2})
     found = failure_of(bad)
     assert found.check(exceptions.NotEncodable) and "cannot be sent" in found.exception_str
     assert value_of(asks(prefork, "same", args="value"), value=7) == 7
 
 
-def test_task_whose_results_are_away_holds_up_no_other(prefork: Bed) -> None:
+def test_unreachable_result_backend_fails_only_its_task(prefork: Bed) -> None:
     away = asks(
         prefork,
         "add",
@@ -202,17 +202,17 @@ def test_task_whose_results_are_away_holds_up_no_other(prefork: Bed) -> None:
     assert set(engine.storage.get_execute_failures()) == {"away"}
 
 
-def test_a_priority(side: Bed) -> None:
+def test_task_with_priority_runs(side: Bed) -> None:
     assert value_of(asks(side, "same", args="value", priority=3), value=7) == 7
 
 
-def test_no_queue_takes_it(prefork: Bed) -> None:
+def test_unroutable_task_fails(prefork: Bed) -> None:
     found = failure_of(asks(prefork, "add", exchange="amq.direct", routing_key="nobody"))
-    assert found.check(exceptions.TransportFailure) and "no queue takes" in found.exception_str
+    assert found.check(exceptions.TransportFailure) and "no queue receives" in found.exception_str
 
 
-def test_a_queue_that_was_made_otherwise_serves(prefork: Bed) -> None:
-    """Celery's side may have declared it with arguments that we do not know."""
+def test_existing_queue_with_other_arguments_is_used(prefork: Bed) -> None:
+    """Celery may have declared the queue with unknown arguments."""
     name = "made-otherwise"
     with kombu.Connection(prefork.url) as connection:
         with_priorities = kombu.Queue(name, kombu.Exchange(name), name, max_priority=5)
@@ -222,8 +222,7 @@ def test_a_queue_that_was_made_otherwise_serves(prefork: Bed) -> None:
         assert message is not None and message.properties["correlation_id"] == sent
 
 
-def test_a_queue_of_another_connection_is_refused(prefork: Bed) -> None:
-    """The broker refuses to declare it."""
+def test_exclusive_queue_of_another_connection_fails_task(prefork: Bed) -> None:
     with kombu.Connection(prefork.url) as connection:
         held = kombu.Queue("held", kombu.Exchange("held"), "held", exclusive=True)
         held(connection.channel()).declare()
@@ -232,8 +231,8 @@ def test_a_queue_of_another_connection_is_refused(prefork: Bed) -> None:
     assert "the broker refused it: " in found.exception_str
 
 
-def test_there_is_no_such_exchange(prefork: Bed) -> None:
-    """Whatever else is under way over the same connection comes to its end."""
+def test_publish_to_missing_exchange_fails_no_other_task(prefork: Bed) -> None:
+    """Other tasks on the same connection complete."""
     bad = asks(prefork, "add", "bad", exchange="nobody's", routing_key="x", revoke_on_revert=False)
     rest = asks(prefork, "rest", inject={"seconds": 0.3}, revoke_on_revert=False)
     engine = engines.load(WIDE("f").add(bad, rest), engine="parallel")
@@ -243,18 +242,18 @@ def test_there_is_no_such_exchange(prefork: Bed) -> None:
     assert set(engine.storage.get_execute_failures()) == {"bad"}
 
 
-def test_the_broker_refuses_us(prefork: Bed) -> None:
+def test_wrong_password_of_broker_fails_task(prefork: Bed) -> None:
     head, _, tail = prefork.url.rpartition("@")
     url = f"{head}x@{tail}"  # a wrong password
     found = failure_of(CeleryTask(f"{NAME}.add", url))
     assert found.check(exceptions.TransportFailure)
 
 
-# What is cancelled. -------------------------------------------------------------------------------
+# Cancelling. --------------------------------------------------------------------------------------
 
 
-def test_a_subflow_is_tried_again(side: Bed, tmp_path: Path) -> None:
-    """What it waits for is revoked, and its retry is asked about the failure alone."""
+def test_retry_of_subflow_revokes_pending_task(side: Bed, tmp_path: Path) -> None:
+    """The retry controller receives only the failure of the failed task."""
     path, flag = tmp_path / "ran", tmp_path / "times"
     flaky = asks(side, "flaky", args=("path", "times", "most"), inject={"most": 0})
     waits = asks(side, "note", "waits", args="path", rebind={"path": "note"}, countdown=4.0)
@@ -263,11 +262,11 @@ def test_a_subflow_is_tried_again(side: Bed, tmp_path: Path) -> None:
     engine = engines.load(flow, store=store, engine="parallel")
     engine.run()
     assert begun(flag) == ["ran", "ran"]
-    assert begun(path) == ["ran"]  # once: the first one was revoked
+    assert begun(path) == ["ran"]  # once: the first request was revoked
     assert engine.storage.record("waits").attempt == 3
 
 
-def test_somebody_else_revokes_it(side: Bed, tmp_path: Path) -> None:
+def test_task_revoked_from_outside_is_cancelled(side: Bed, tmp_path: Path) -> None:
     waits = asks(side, "note", args="path", countdown=5.0)
     engine = engines.load(LINE("f").add(waits), store={"path": str(tmp_path / "p")})
 
@@ -280,15 +279,15 @@ def test_somebody_else_revokes_it(side: Bed, tmp_path: Path) -> None:
     until(lambda: engine.storage.get_flow_state() == states.RUNNING)
     until(lambda: engine.storage.get_atom_state("note") == states.RUNNING)
     name = id_of(engine, "note")
-    until(lambda: name in str(side.call("inspect", "scheduled")))  # the worker holds it
+    # the worker has received the task
+    until(lambda: name in str(side.call("inspect", "scheduled")))
     side.call("revoke", name)
     running.join(60)
     assert not running.is_alive()
     assert engine.storage.get_execute_failures()["note"].check(exceptions.Cancelled)
 
 
-def test_the_one_that_runs_is_ended(prefork: Bed, tmp_path: Path) -> None:
-    """By a signal, if that is wanted."""
+def test_running_task_is_terminated_on_cancel(prefork: Bed, tmp_path: Path) -> None:
     path = tmp_path / "ran"
     runs = asks(prefork, "stubborn", args=("seconds", "path"), terminate="SIGKILL")
     store = {"seconds": 90, "path": str(path)}

@@ -1,4 +1,4 @@
-"""Flows of ours whose tasks are run by real workers of Celery, on every kind of engine."""
+"""Flows with Celery tasks on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENGINES = ("serial", "threads", "processes", "worker-based")
 
 @contextlib.contextmanager
 def kind_of(name: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """Options for one kind of engine."""
+    """Yield the options of one kind of engine."""
     if name == "serial":
         yield {"engine": "serial"}
     elif name in ("threads", "processes"):
@@ -44,8 +44,10 @@ def task_of_ours(total: int) -> int:
 @pytest.mark.parametrize(
     ("side", "name"), list(zip(SIDES * 2, ENGINES, strict=True)), indirect=["side"], ids=ENGINES
 )
-def test_arguments_are_passed_on(side: Bed, name: str, tmp_path: Path) -> None:
-    """By position and by name, from a task of Celery's to one of ours, and back."""
+def test_results_pass_between_celery_tasks_and_wbengine_tasks(
+    side: Bed, name: str, tmp_path: Path
+) -> None:
+    """Arguments are passed by position and by name."""
     flow = LINE("f").add(
         asks(side, "add", args=("x", "y"), provides="total"),
         task_of_ours(),
@@ -59,7 +61,7 @@ def test_arguments_are_passed_on(side: Bed, name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", SIDES[:1], ids="-".join, indirect=True)
-def test_a_thousand_take_no_threads(side: Bed, tmp_path: Path) -> None:
+def test_1000_celery_tasks_need_few_threads(side: Bed, tmp_path: Path) -> None:
     flow = WIDE("f")
     for n in range(1000):
         flow.add(asks(side, "add", f"t{n}", args=("x", "n"), inject={"n": n}, provides=f"r{n}"))
@@ -71,11 +73,11 @@ def test_a_thousand_take_no_threads(side: Bed, tmp_path: Path) -> None:
         most = max(most, threading.active_count())
         time.sleep(0.002)
     assert [engine.storage.fetch(f"r{n}") for n in range(1000)] == list(range(1, 1001))
-    # The one that runs the engine, its event loop, the link, and who resolves the broker's name.
+    # One thread each for the engine, its event loop, the connection and name resolution.
     assert most - before <= 4
 
 
-def test_a_map_of_them(side: Bed) -> None:
+def test_map_runs_celery_task_for_each_item(side: Bed) -> None:
     flow = LINE("f").add(
         task.Map(asks(side, "mul", args=("x", "y")), over="numbers", item="x", provides="all")
     )
@@ -84,7 +86,7 @@ def test_a_map_of_them(side: Bed) -> None:
 
 
 class Undone(task.Task):
-    """Says when it is reverted."""
+    """Append its name to a log when it is reverted."""
 
     def execute(self) -> None: ...
 
@@ -94,14 +96,14 @@ class Undone(task.Task):
 
 @pytest.mark.parametrize("side", SIDES[:1], ids="-".join, indirect=True)
 @pytest.mark.parametrize("name", ["threads", "worker-based"])
-def test_a_failure_revokes_what_is_pending(
+def test_failed_flow_revokes_pending_celery_tasks(
     side: Bed, name: str, tmp_path: Path, celery: Any, beds: Beds
 ) -> None:
-    """What waits in the broker never runs, and Celery itself says that it was revoked."""
+    """Pending tasks never run, and Celery reports them as revoked."""
     path, held, gate, log = tmp_path / "ran", tmp_path / "held", tmp_path / "gate", list[str]()
     flow, queue, all_sent = WIDE("w"), tmp_path.name, tmp_path / "all-sent"
     common: Any = {"queue": queue}
-    # It fails elsewhere.  Here, while one holds the only thread, the others wait.
+    # The failing task runs on another queue.  Here one task occupies the only thread.
     flow.add(asks(side, "fail_then", "bad", args="gate", inject={"gate": str(all_sent)}))
     holding = {"path": str(held), "gate": str(gate)}
     flow.add(asks(side, "hold", args=("path", "gate"), inject=holding, **common))
@@ -128,7 +130,7 @@ def test_a_failure_revokes_what_is_pending(
         gate.touch()
         last = dataclasses.replace(side, queue=queue).run("note", str(tmp_path / "last"))
         assert last["state"] == "SUCCESS"
-    # What its thread was to run next already is not to be held back.
+    # Tasks that the worker prefetched may still run.
     assert len(begun(path)) <= 4
 
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come, reading them ends soon, with a message or with `InvalidFormat`."""
+"""Malformed and hostile messages are read in bounded time or raise `InvalidFormat`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def deep(levels: int) -> bytes:
 
 
 def bomb(name: str, size: int) -> bytes:
-    """So many bytes of nothing, packed."""
+    """Return compressed zero bytes of this uncompressed size."""
     make: Any = {
         "gzip": zlib.compressobj, "bzip2": bz2.BZ2Compressor, "xz": lzma.LZMACompressor,
     }[name]()  # fmt: skip
@@ -59,7 +59,7 @@ def bomb(name: str, size: int) -> bytes:
 
 
 class Draft:
-    """A wire that can be changed."""
+    """A mutable copy of a wire message."""
 
     def __init__(self, wire: Wire) -> None:
         self.headers, self.properties = dict(wire.headers), dict(wire.properties)
@@ -97,7 +97,7 @@ def prop(rng: random.Random, wire: Draft) -> None:
 
 
 def body(rng: random.Random, wire: Draft) -> None:
-    """Something else in the place of a part of the body."""
+    """Replace a random part of the JSON body."""
     try:
         found = json.loads(wire.body)
     except ValueError:
@@ -135,7 +135,7 @@ MUTATIONS: list[Callable[[random.Random, Draft], None]] = [
 
 
 def wires(seed: int) -> Draft:
-    """A made-up message in some serializer."""
+    """Return a random message in a random serializer."""
     return Draft(made_up(seed))
 
 
@@ -144,16 +144,16 @@ def made_up(seed: int) -> Wire:
     rng = random.Random(seed)
     protocol = rng.choice((1, 2, 2))
     message = ours(making.message(rng, protocol), protocol)
-    # Few in YAML, which takes a hundred times longer, in code that is not ours.
+    # YAML is rare because decoding it takes 100 times longer, in a third-party library.
     [name] = rng.choices(("json", "msgpack", "yaml"), (75, 24, 1))
     try:
         return codec.encode(message, serializer=name)
-    except exceptions.NotEncodable:  # integers of more than 64 bits in msgpack
+    except exceptions.NotEncodable:  # msgpack integers have at most 64 bits
         return codec.encode(message, serializer="json")
 
 
 def consume(wire: Wire) -> str:
-    """All that a worker does with a message; what came of it."""
+    """Process a message like a worker and return "read" or the name of the error."""
     try:
         message = codec.decode(wire, ACCEPTED)
     except exceptions.InvalidFormat as error:
@@ -172,7 +172,7 @@ def consume(wire: Wire) -> str:
 
 
 def read_result(wire: Wire) -> str:
-    """As `consume`, of a result."""
+    """Decode a result and return "read" or the name of the error."""
     try:
         results.failure_of(codec.decode_result(wire, ACCEPTED))
     except exceptions.InvalidFormat as error:
@@ -210,31 +210,31 @@ def test_mutated_messages_are_read_or_refused() -> None:
         found[consume(wire.wire())] += 1
         slowest = max(slowest, time.thread_time() - start)
     assert slowest < 1.0
-    # Every kind of refusal was met, and some were not hurt.
+    # All kinds of errors occur, and some messages stay valid.
     assert {"read", "Malformed", "Undecodable", "Refused"} <= set(found), found
     assert found["read"] > COUNT / 20, found
 
 
 @pytest.mark.parametrize("name", ["gzip", "bzip2", "xz"])
-def test_a_bomb_is_unpacked_no_further_than_allowed(name: str) -> None:
+def test_decompression_stops_at_size_limit(name: str) -> None:
     wire = Wire({"compression": name}, body=bomb(name, 32 << 20))
     assert len(wire.body) < 50_000
     assert len(wire.unpacked(32 << 20)) == 32 << 20
     tracemalloc.start()
     with pytest.raises(exceptions.TooLarge, match="1048576"):
         wire.unpacked(1 << 20)
-    assert tracemalloc.get_traced_memory()[1] < 12 << 20  # xz has windows of 8
+    assert tracemalloc.get_traced_memory()[1] < 12 << 20  # xz has windows of 8 MiB
     tracemalloc.stop()
 
 
-def test_a_bomb_is_told_from_a_message() -> None:
+def test_message_that_decompresses_above_limit_is_refused() -> None:
     wire = wires(1)
     wire.headers["compression"], wire.body = "gzip", bomb("gzip", 65 << 20)
     with pytest.raises(exceptions.TooLarge, match="67108864"):
         codec.decode(wire.wire(), ACCEPTED)
 
 
-def test_a_refused_bomb_is_not_unpacked_at_all() -> None:
+def test_body_of_unaccepted_content_type_is_not_decompressed() -> None:
     wire = wires(1)
     wire.headers["compression"], wire.content_type = "gzip", "application/x-python-serialize"
     wire.body = b"no gzip, and no pickle"
@@ -260,7 +260,7 @@ def test_a_refused_bomb_is_not_unpacked_at_all() -> None:
         ("application/json", b"[[], {}, []]", Malformed),
     ],
 )
-def test_odd_bodies(kind: str, text: bytes, error: type[Exception]) -> None:
+def test_malformed_body_is_refused_quickly(kind: str, text: bytes, error: type[Exception]) -> None:
     wire = Wire({"task": "a", "id": "1"}, {}, kind, "utf-8", text)
     start = time.thread_time()
     with pytest.raises(error):
@@ -273,6 +273,8 @@ def test_odd_bodies(kind: str, text: bytes, error: type[Exception]) -> None:
     st.sampled_from([*serializers.MIME_TYPES.values(), "text/plain", None]),
     st.binary(),
 )
-def test_made_up_ones(headers: dict[str, Any], kind: str | None, data: bytes) -> None:
+def test_random_message_is_read_or_refused(
+    headers: dict[str, Any], kind: str | None, data: bytes
+) -> None:
     consume(Wire(headers, {}, kind, "utf-8", data))
     consume(Wire({"task": "a", "id": "1", **headers}, {}, kind, "utf-8", data))

@@ -1,4 +1,4 @@
-"""What is used of Celery without being documented: versions, and that it is so."""
+"""Undocumented interfaces of Celery that the worker uses."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from wbengine import limits
 from wbengine.interop.celery import internals
 
 
-def test_installed_celery_is_a_supported_one() -> None:
-    """The extra names versions that were looked at, and no later one."""
+def test_installed_celery_is_supported() -> None:
+    """The extra excludes releases that were not reviewed."""
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
     told = setup["options.extras_require"]["celery"].split()
@@ -41,7 +41,7 @@ def test_installed_celery_is_a_supported_one() -> None:
 
 
 class Recorder:
-    """Does no work."""
+    """A pool that only records requests."""
 
     def __init__(self) -> None:
         self.deliveries: list[internals.HostedRequest] = []
@@ -51,7 +51,7 @@ class Recorder:
         return self
 
     def stop_jobs(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no job runs."""
 
 
 def same(x: Any) -> Any:
@@ -67,7 +67,7 @@ def pool() -> Any:
 
 
 def received(app: celery.Celery, task: Any, pool: Any, **options: Any) -> Any:
-    """The request of the message that was sent, given to the pool."""
+    """Receive the message and pass its request to the pool."""
     with app.connection_for_read() as connection:
         queue = kombu.Queue("celery", kombu.Exchange("celery"), "celery")
         message = queue(connection.default_channel).get()
@@ -77,8 +77,7 @@ def received(app: celery.Celery, task: Any, pool: Any, **options: Any) -> Any:
     return made
 
 
-def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
-    """A request's name, id and fields; what its tracer takes; and whom to tell."""
+def test_pool_receives_request_with_limits_and_fields(pool: Any) -> None:
     app = celery.Celery(broker="memory://", set_as_current=False)
     task = app.task(same, name="t", time_limit=9)
     task.apply_async((3,), task_id="i", retries=2, soft_time_limit=5, headers={"color": "red"})
@@ -93,8 +92,8 @@ def test_pool_is_given_what_it_takes_for_that(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["ends", "fails"])
-def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> None:
-    """What is done once it is acknowledged may use the connection, as prefetch counts do."""
+def test_message_is_acknowledged_in_thread_of_event_loop(pool: Any, how: str) -> None:
+    """Callbacks after the acknowledgement may use the connection, such as for prefetch counts."""
     app = celery.Celery(broker="memory://", set_as_current=False)
     task = app.task(same, name="t", acks_late=True, ignore_result=True)
     hub, threads = Hub(), []
@@ -124,8 +123,10 @@ def test_message_is_settled_in_the_thread_of_the_loop(pool: Any, how: str) -> No
 
 
 @pytest.mark.parametrize("error", [WorkerLostError("why"), ValueError("why")])
-def test_message_is_settled_once_the_failure_is_stored(pool: Any, error: Exception) -> None:
-    """A worker that is killed in between leaves the message, of which the next one tells."""
+def test_message_is_acknowledged_after_failure_is_stored(pool: Any, error: Exception) -> None:
+    """If the worker is killed in between, the message is redelivered and the next worker reports
+    it.
+    """
     app = celery.Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
     task = app.task(same, name="t", acks_late=True)
     states = []
@@ -139,7 +140,7 @@ def test_message_is_settled_once_the_failure_is_stored(pool: Any, error: Excepti
     assert states == ["FAILURE"]
 
 
-def test_message_stays_while_the_failure_cannot_be_stored(
+def test_message_stays_unacknowledged_if_failure_cannot_be_stored(
     pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = celery.Celery(broker="memory://", backend="cache+memory://", set_as_current=False)
@@ -158,7 +159,7 @@ def test_message_stays_while_the_failure_cannot_be_stored(
     assert settled == ["acknowledged"]
 
 
-def test_failure_is_told_with_its_error() -> None:
+def test_failure_handler_receives_exception() -> None:
     class Told(internals.HostedRequest):
         def __init__(self) -> None:
             self.told: list[Any] = []
@@ -172,8 +173,8 @@ def test_failure_is_told_with_its_error() -> None:
     assert isinstance(found, ExceptionInfo) and str(found.exception.exc) == "why"
 
 
-def test_slots_come_back_in_the_loop_and_are_taken_later(pool: Any) -> None:
-    """As many are out as there are, and who waits for one is called when it has it."""
+def test_waiting_callback_receives_released_slot_in_event_loop(pool: Any) -> None:
+    """Waiting callbacks get a released slot in order."""
     hub, called = Hub(), []
     pool.register_with_event_loop(hub)
     made, semaphore = internals.HostedRequest.loop, pool.options["semaphore"]
@@ -194,7 +195,7 @@ def test_slots_come_back_in_the_loop_and_are_taken_later(pool: Any) -> None:
     hub.close()
 
 
-def test_a_worker_knows_whether_it_is_told_to_end() -> None:
+def test_shut_down_stops_celery_worker() -> None:
     internals.shut_down()
     try:
         with pytest.raises(SystemExit):
@@ -205,12 +206,13 @@ def test_a_worker_knows_whether_it_is_told_to_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_a_worker_ends_though_its_broker_is_away(own: Bed, tmp_path: Path) -> None:
+def test_worker_stops_while_its_broker_is_unreachable(own: Bed, tmp_path: Path) -> None:
     with (
         brokers.redis() as server,
         peers.wbengine_worker(tmp_path, server.url(), backend=own.backend) as worker,
     ):
-        until(lambda: "all alone" in worker.text)  # while it looks, it gives up with its broker
+        # during this search the worker would otherwise end together with its broker
+        until(lambda: "all alone" in worker.text)
         server.kill()
         until(lambda: "Connection" in worker.text)
         assert worker.stop() == 0

@@ -1,4 +1,4 @@
-"""Workers that end, on purpose or not, and workers of both kinds that share a queue."""
+"""Workers that stop or are killed, and queues shared by both kinds of workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.workers import WorkerProcess, until
 from wbengine.engines.worker_based import ledger as ledgers
 from wbengine.engines.worker_based.ledger import base
 
-#: A Redis looks soon whether what it gave out is to be given to others.
+#: Settings that make a Redis redeliver unacknowledged messages soon.
 SOON: Any = {
     "broker_transport_options": {
         "visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1,
@@ -27,13 +27,18 @@ SOON: Any = {
 
 
 @pytest.mark.parametrize(("kind", "pool"), [("redis", "threads"), ("rabbitmq", "processes")])
-def test_killed_worker(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """What it ran is run again if that does no harm, else its client is told; what it only held is
-    run as if nothing had been."""
+def test_tasks_of_killed_worker_run_again_or_are_lost(
+    kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """Idempotent tasks run again, other running tasks fail with WorkerLost, and prefetched tasks
+    run
+    normally.
+    """
     again, once, held = tmp_path / "again", tmp_path / "once", tmp_path / "held"
     gate = tmp_path / "gate"
     words = "--pool", pool, "--concurrency", "2", "--ledger", own.backend
-    conf = SOON if kind == "redis" else {}  # nobody there sees that a worker is gone
+    # without these settings Redis redelivers only after an hour
+    conf = SOON if kind == "redis" else {}
     name = f"{peers.NAME}."
     with ours(*words, **conf) as worker:
         ids = [
@@ -43,7 +48,7 @@ def test_killed_worker(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Pat
         until(lambda: lines(again) and lines(once))
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(5)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
-        if kind == "redis":  # what kombu took off the list, and has not noted, would be lost
+        if kind == "redis":  # kombu loses a message between its receipt and the note in `unacked`
             until(lambda: own.call("unacknowledged") == len(ids))
         worker.signal(signal.SIGKILL)
         worker.wait()
@@ -57,8 +62,7 @@ def test_killed_worker(kind: str, pool: str, own: Bed, ours: Ours, tmp_path: Pat
     assert lines(held) == ["0", "1", "2", "3", "4", "later"]
 
 
-def test_a_child_is_killed(own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """A process of the pool dies with its task."""
+def test_task_of_killed_pool_process_is_lost(own: Bed, ours: Ours, tmp_path: Path) -> None:
     path = tmp_path / "path"
     words = "--pool", "processes", "--concurrency", "1"
     with ours(*words):
@@ -71,8 +75,10 @@ def test_a_child_is_killed(own: Bed, ours: Ours, tmp_path: Path) -> None:
     assert len(lines(path)) == 1
 
 
-def test_warm_shutdown(own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """What runs is finished; what waits, for room or for its time, is another worker's."""
+def test_warm_shutdown_finishes_running_and_requeues_waiting_tasks(
+    own: Bed, ours: Ours, tmp_path: Path
+) -> None:
+    """Waiting and delayed tasks run on another worker."""
     path, held, gate = tmp_path / "path", tmp_path / "held", tmp_path / "gate"
     name = f"{peers.NAME}."
     with ours("--threads", "1") as first:
@@ -81,7 +87,7 @@ def test_warm_shutdown(own: Bed, ours: Ours, tmp_path: Path) -> None:
         ids += [own.call("start", f"{name}note", (str(held), str(n))) for n in range(3)]
         ids += [own.call("start", f"{name}note", (str(held), "later"), countdown=1.0)]
         first.signal(signal.SIGTERM)
-        until(lambda: "taking nothing new" in first.text)
+        until(lambda: "accepting no more tasks" in first.text)
         gate.touch()
         assert first.wait() == 0
         assert own.call("state", ids[0]) == "SUCCESS"
@@ -94,8 +100,10 @@ def test_warm_shutdown(own: Bed, ours: Ours, tmp_path: Path) -> None:
     assert lines(held) == ["0", "1", "2", "later"]
 
 
-def test_a_queue_served_by_both(own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path) -> None:
-    """Chords whose parts are run by both are counted by both, and their bodies called once."""
+def test_queue_shared_with_celery_worker_completes_chords(
+    own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path
+) -> None:
+    """Both workers count the parts of a chord; its body runs once."""
     with (
         celery.worker(own.url, "threads", backend=own.backend),
         ours("--threads", "2"),
@@ -118,8 +126,7 @@ def test_a_queue_served_by_both(own: Bed, ours: Ours, celery: peers.Celery, tmp_
 
 @pytest.mark.parametrize("kind", ["redis"])
 def test_redelivered_tasks_run_once(own: Bed, ours: Ours, tmp_path: Path) -> None:
-    """A Redis gives to others what takes longer than its timeout: they wait for what comes of it,
-    and a chain goes on once."""
+    """Redis redelivers tasks that run longer than its timeout.  Duplicates wait for the result."""
     name = f"{peers.NAME}."
     paths = [tmp_path / f"path{n}" for n in range(6)]
     with ours("--threads", "2", **SOON), ours("--threads", "2", **SOON):
@@ -139,12 +146,12 @@ def test_redelivered_tasks_run_once(own: Bed, ours: Ours, tmp_path: Path) -> Non
         pytest.param("rest_again", 200, 5, 20, marks=pytest.mark.slow),
     ],
 )
-def test_storm_of_kills(
+def test_tasks_end_and_run_once_while_workers_are_killed(
     task: str, tasks: int, seconds: float, kills: int, own: Bed, ours: Ours, tmp_path: Path
 ) -> None:
-    """Workers die while tasks run, each of which is delivered again and again: each ends, none runs
-    twice that may not."""
-    faulthandler.cancel_dump_traceback_later()  # the marker allows more than what other tests have
+    """Tasks are redelivered repeatedly.  Non-idempotent tasks run at most once."""
+    # the timeout of the marker is longer than the default
+    faulthandler.cancel_dump_traceback_later()
     paths = [tmp_path / f"path{n}" for n in range(tasks)]
     words = "--threads", "8", "--ledger", own.backend
     with contextlib.ExitStack() as stack:
@@ -165,9 +172,9 @@ def test_storm_of_kills(
         told = dict(zip(ids, own.call("wait", *ids, timeout=20.0), strict=True))
     ran = [len(lines(path)) for path in paths]
     errors = {id: each["error"]["type"] for id, each in told.items() if "error" in each}
-    # What kombu took off the list is gone where its worker was killed before that was noted: of a
-    # first delivery there is no row, of a later one that of the run that was killed.  It takes one
-    # message at a time.
+    # kombu loses a message whose worker is killed between its receipt and the note in `unacked`.
+    # Then a first delivery has no row, and a later one has the row of the killed run.  kombu
+    # receives one message at a time.
     missed = {id for id, error in errors.items() if error == "TimeoutError"}
     with contextlib.closing(ledgers.open_ledger(own.backend, "worker", None)) as ledger:
         rows = [
@@ -189,10 +196,10 @@ def test_storm_of_kills(
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_celerys_worker_takes_over(
+def test_celery_worker_takes_over_task_of_killed_worker(
     own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path
 ) -> None:
-    """What a worker of ours took and did not end is where Celery's look for it."""
+    """An unfinished message is in the place where Celery's workers look for it."""
     soon = {"visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
     path, gate = tmp_path / "path", tmp_path / "gate"
     with ours() as worker:

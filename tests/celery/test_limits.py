@@ -1,4 +1,4 @@
-"""Time limits and revoking, as real clients of Celery ask for them."""
+"""Time limits and revocation by Celery clients."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def check_soft(told: dict[str, Any]) -> None:
     error = told["soft"]["error"]
     assert told["soft"]["state"] == "FAILURE"
     assert (error["module"], error["type"]) == ("billiard.exceptions", "SoftTimeLimitExceeded")
-    assert ", in rest\n" in told["soft"]["traceback"]  # it was raised within the task
+    assert ", in rest\n" in told["soft"]["traceback"]  # the exception was raised within the task
     assert told["gentle"]["value"] == "cleaned up after SoftTimeLimitExceeded"
     assert told["in time"]["value"] == 0.1
 
 
-def test_soft_limits(killing: Bed, protocol: int, tmp_path: Path) -> None:
-    """The soft one is raised in the task, which may catch it."""
+def test_soft_time_limit_is_raised_in_task(killing: Bed, protocol: int, tmp_path: Path) -> None:
+    """The task can catch the exception."""
     check_soft(killing.using(task_protocol=protocol).call("limited", str(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["redis"])
-def test_soft_limits_in_threads(beds: Beds, kind: str, tmp_path: Path) -> None:
-    """Celery's own threads know of no limits."""
+def test_soft_time_limit_is_raised_in_thread(beds: Beds, kind: str, tmp_path: Path) -> None:
+    """Celery's own thread pool supports no time limits."""
     check_soft(beds.get("wbengine", kind, "redis").call("limited", str(tmp_path)))
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_limits_of_coroutines(beds: Beds, pool: str) -> None:
-    """The soft one is raised where the coroutine waits, as in any other task."""
+def test_time_limits_of_coroutine_are_enforced(beds: Beds, pool: str) -> None:
+    """The soft limit is raised at the `await`, as in other tasks."""
     bed = beds.get("wbengine", "redis", "redis", pool)
     told = bed.run("wait", 90, soft_time_limit=0.5, time_limit=60)
     error = told["error"]
@@ -47,8 +47,8 @@ def test_limits_of_coroutines(beds: Beds, pool: str) -> None:
     assert bed.run("wait", 0.01, soft_time_limit=60)["value"] == "was never stopped"
 
 
-def test_hard_limits(killing: Bed, tmp_path: Path) -> None:
-    """Who does not listen is killed, and its process with it; the worker goes on."""
+def test_hard_time_limit_kills_process_of_task(killing: Bed, tmp_path: Path) -> None:
+    """The task ignores the soft limit.  The worker continues."""
     path = tmp_path / "path"
     told = killing.call("stubborn", str(path))
     for each in told.values():
@@ -59,7 +59,7 @@ def test_hard_limits(killing: Bed, tmp_path: Path) -> None:
     assert killing.run("add", 1, 2)["value"] == 3
 
 
-def test_revoked_before_it_starts(bed: Bed, tmp_path: Path) -> None:
+def test_task_revoked_before_it_starts_is_not_run(bed: Bed, tmp_path: Path) -> None:
     path = tmp_path / "path"
     told = bed.call("revoked", str(path))
     for name in ("waits", "later"):
@@ -71,7 +71,9 @@ def test_revoked_before_it_starts(bed: Bed, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"terminate": True}, {"terminate": True, "signal": "SIGKILL"}])
-def test_revoked_as_it_runs(killing: Bed, options: dict[str, Any], tmp_path: Path) -> None:
+def test_running_task_revoked_with_terminate_is_stopped(
+    killing: Bed, options: dict[str, Any], tmp_path: Path
+) -> None:
     path = tmp_path / "path"
     told = killing.call("terminated", str(path), **options)
     assert told["state"] == "REVOKED"
@@ -81,8 +83,7 @@ def test_revoked_as_it_runs(killing: Bed, options: dict[str, Any], tmp_path: Pat
     assert killing.run("add", 1, 2)["value"] == 3
 
 
-def test_revoked_too_late(killing: Bed, tmp_path: Path) -> None:
-    """Without `terminate`, what runs already goes on."""
+def test_running_task_revoked_without_terminate_continues(killing: Bed, tmp_path: Path) -> None:
     told = killing.call("terminated", str(tmp_path / "path"))
     assert told["before"]["active"] == 1
     assert told["before"]["state"] in ("PENDING", "STARTED")

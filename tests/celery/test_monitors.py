@@ -1,4 +1,4 @@
-"""Celery's own monitors look at our workers: `celery events --dump`, and Flower."""
+"""`celery events --dump` and Flower with workers of wbengine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.support.workers import until
 NODE = "ours@here"
 
 
-def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path) -> None:
+def test_events_dump_and_flower_show_worker_and_tasks(
+    own: Bed, ours: Ours, celery: peers.Celery, tmp_path: Path
+) -> None:
     words = "--threads", "2", "--celery-name", NODE, "--events", "celery"
     with (
         celery.command(own.url, "events", "--dump") as dump,
@@ -55,7 +57,7 @@ def test_events_and_flower(own: Bed, ours: Ours, celery: peers.Celery, tmp_path:
         page = flower.page(f"/task/{failed['id']}")
         assert failed["id"] in page and "FAILURE" in page and "not today" in page
         assert worker.stop() == 0
-        until(lambda: "shutdown" in dump.text)  # its word for worker-offline
+        until(lambda: "shutdown" in dump.text)  # the text for worker-offline
         for word in ("received", "started", "succeeded", "failed", "revoked"):
             assert word in dump.text, dump.text
         assert done["id"] in dump.text and NODE in dump.text

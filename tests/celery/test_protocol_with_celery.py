@@ -1,4 +1,4 @@
-"""Messages that Celery's sender makes are read here, and ours are read by Celery's worker."""
+"""Messages exchanged with Celery's sender, worker and client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wbengine.interop.celery import serializers
 from wbengine.interop.celery.protocol import TaskMessage
 from wbengine.interop.celery.serializers import Wire
 
-COUNT = amount(300, 1_000)  # each way
+COUNT = amount(300, 1_000)  # in each direction
 BATCHES = 4
 ACCEPTED = serializers.Accepted()
 
@@ -30,7 +30,7 @@ def protocol_of(seed: int) -> int:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_what_celery_sends_is_read_and_what_is_sent_celery_reads(batch: int) -> None:
+def test_random_messages_are_exchanged_with_celery(batch: int) -> None:
     seeds = range(batch * COUNT, (batch + 1) * COUNT)
     mine = [making.message(random.Random(10**6 + seed), protocol_of(seed)) for seed in seeds]
     lines: list[list[Any]] = [["made", seed, protocol_of(seed)] for seed in seeds]
@@ -56,7 +56,7 @@ def row(wire: Wire) -> dict[str, Any]:
 
 
 def check_read(answer: dict[str, Any], protocol: int) -> None:
-    """What Celery made is read as what it was made of, and, written again, the same."""
+    """Check that a message of Celery is decoded to its fields and encoded unchanged."""
     wire = Wire(
         answer["headers"], answer["properties"], answer["content_type"],
         answer["content_encoding"], answer["body"].encode(),
@@ -66,7 +66,7 @@ def check_read(answer: dict[str, Any], protocol: int) -> None:
     expected = dataclasses.replace(expected, correlation_id=expected.id)
     assert message == expected
     again = codec.encode(message)
-    body, times = json.loads(wire.body), times_of(message)  # the same times, now in UTC
+    body, times = json.loads(wire.body), times_of(message)  # the same times in UTC
     assert json.loads(again.body) == (body if protocol == 2 else body | times)
     assert again.headers == (wire.headers | times if protocol == 2 else {})
 
@@ -79,14 +79,14 @@ def times_of(message: TaskMessage) -> dict[str, str | None]:
 
 
 def check_sent(fields: dict[str, Any], answer: dict[str, Any], protocol: int) -> None:
-    """Celery's worker reads what was meant."""
+    """Check that Celery's worker reads the fields of our message."""
     soft, hard = fields["timelimit"]
     assert (answer.pop("soft_time_limit"), answer.pop("time_limit")) == (soft, hard)
     for name in ("eta", "expires"):
         assert when(answer.pop(name)) == when(fields[name])
     for name in ("callbacks", "errbacks", "chain"):
         assert (answer.pop(name) or []) == fields.get(name, [])
-    if protocol == 1:  # made of the arguments by the reader
+    if protocol == 1:  # the decoder derives them from the arguments
         del answer["argsrepr"], answer["kwargsrepr"]
     assert answer.pop("correlation_id") == fields["id"]
     for name, found in answer.items():
@@ -102,7 +102,7 @@ VALUES: list[Any] = [4, None, "ü", [1, {"a": 2.5}], {"k": []}]
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "yaml"])
 @pytest.mark.parametrize("extended", [False, True])
-def test_results_of_celerys_worker_are_read(serializer: str, extended: bool) -> None:
+def test_results_stored_by_celery_are_decoded(serializer: str, extended: bool) -> None:
     conf = {"result_serializer": serializer, "result_extended": extended}
     lines: list[list[Any]] = [
         ["stored", f"id-{at}", "SUCCESS", value, "g" if at % 2 else None, conf]
@@ -140,7 +140,7 @@ def test_results_of_celerys_worker_are_read(serializer: str, extended: bool) -> 
 
 
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "yaml"])
-def test_results_are_read_by_celerys_client(serializer: str) -> None:
+def test_encoded_results_are_read_by_celery_client(serializer: str) -> None:
     done = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     more: dict[str, Any] = {
         "children": [(("child", None), None)], "date_done": done, "group_id": "g", "name": "proj.a",

@@ -1,4 +1,4 @@
-"""What a worker reads: JSON, and by name the others."""
+"""Serializers that a worker accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.brokers import Place
 from tests.support.workers import until
 
 ALL = ["json", "yaml", "msgpack", "pickle"]
-#: What each of them holds; results are JSON.
+#: Values that each serializer can encode; results are JSON.
 VALUES = {
     "json": {"text": "é", "when": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)},
     "yaml": {"list": [1, 2.5, None, True], "text": "é"},
@@ -23,7 +23,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize(("kind", "served_by"), [("redis", "wbengine"), ("redis", "celery")])
-def test_those_that_are_named(
+def test_accepted_serializers_are_read(
     kind: str,
     served_by: str,
     url: Place,
@@ -32,7 +32,7 @@ def test_those_that_are_named(
     celery: peers.Celery,
     tmp_path: Path,
 ) -> None:
-    """What follows from a message is sent as it came."""
+    """Follow-up messages use the serializer of the original message."""
     words = "--celery-accept", ",".join(ALL)
     made = (
         peers.wbengine_worker(tmp_path, url, *words, backend=store)
@@ -44,20 +44,20 @@ def test_those_that_are_named(
             conf = {"task_serializer": name, "accept_content": ALL}
             bed = Bed(client, url, store, served_by, conf=conf)
             assert bed.run("shown", VALUES[name])["value"] == repr(VALUES[name]), name
-            if name != "yaml":  # Celery's clients cannot write signatures in it
+            if name != "yaml":  # Celery's clients cannot encode signatures in YAML
                 assert bed.call("chain", 3) == [3, 2]
             told = bed.using(task_protocol=1).run("shown", VALUES[name])
             assert told["value"] == repr(VALUES[name]), name
         assert bed.call("failures")["odd"]["error"]["type"] == "Odd"
         if served_by == "wbengine":
-            assert "any code" in worker.text
+            assert "can run code" in worker.text
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_those_that_are_not(
+def test_unaccepted_serializers_are_refused_before_decoding(
     protocol: int, url: Place, store: Place, client: peers.Client, tmp_path: Path
 ) -> None:
-    """They are refused before they are decoded, once, and the worker goes on."""
+    """Each message is rejected once, and the worker continues."""
     bed = Bed(client, url, store, "wbengine", conf={"task_protocol": protocol})
     mark = tmp_path / "mark"
     with peers.wbengine_worker(tmp_path, url, backend=store) as worker:

@@ -1,4 +1,4 @@
-"""Faults of all kinds against real processes and real brokers, and the judge of what comes of it.
+"""Faults of all kinds in real processes and brokers, and the check of their effects.
 
-Nothing here runs threads in the process that forks: engines, workers and proxies live in children.
+The process that forks runs no threads: engines, workers and proxies run in child processes.
 """

@@ -1,7 +1,7 @@
-"""What tasks did, line by line, in a file that outlives whoever runs them.
+"""The audit file: one line for each start and end of a task or flow, which survives all processes.
 
-A line is one write of one process to a file that was opened to append.  Times are of the monotonic
-clock, which all processes of a host share and no fault touches.
+A process appends each line with a single write. Times are those of the monotonic clock, which all
+processes of a host share and which no fault changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _file = -1
 
 @dataclass(frozen=True)
 class Line:
-    """A task started or ended, or a flow did (`BEGUN`, `FLOW`); of a flow, only `name`, `state`,
-    `pid` and `at`.
+    """A start or end of a task, or of a flow (`BEGUN`, `FLOW`).
+
+    Lines of flows have only `name`, `state`, `pid` and `at`.
     """
 
     what: str
@@ -37,7 +38,7 @@ class Line:
 
 
 def begin(path: Path) -> None:
-    """Open it, for this process and all that it forks."""
+    """Open the file for this process and its later children."""
     global _file
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     _file = os.open(path, flags, 0o600)
@@ -62,7 +63,7 @@ def parse(text: str) -> Iterator[Line]:
 
 
 class Reader:
-    """Reads what was added since it was last asked."""
+    """Reads the lines that were added since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "rb")  # noqa: SIM115  (closed by `close`)

@@ -1,6 +1,6 @@
-"""The judge: it reads the audit file and the store, and nothing else that was said meanwhile.
+"""The checks, which use only the audit file and the stored records.
 
-Pure: what is known goes in as a `History`, out come a `Verdict` and its problems.
+The functions are pure: the argument is a `History`, the result is a `Verdict` with its problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.chaos.audit import Line
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done, when, to which process (0: to none), and when it was over."""
+    """A fault: its kind, its time, its process (0: none), and its end."""
 
     kind: str
     at: float
@@ -31,7 +31,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the store says of a flow in the end; `results` of the atoms that succeeded."""
+    """The final stored state of a flow, with the `results` of the atoms that succeeded."""
 
     name: str
     state: str | None
@@ -43,17 +43,17 @@ class History:
     lines: Sequence[Line]
     kept: Sequence[Kept]
     faults: Sequence[Fault] = ()
-    #: With a ledger, a task runs again only when its holder was lost.
+    #: With a ledger, a task may run again only if its owner was lost.
     ledger: bool = False
-    #: How long a worker must have been silent to be lost.
+    #: Seconds of silence after which a worker is lost.
     expiry: float = 0.0
-    #: What the brokers and stores still had in the end.
+    #: Remaining content of brokers and stores.
     left: Sequence[str] = ()
 
 
 @dataclass
 class Run:
-    """One run of a task: when it began, and when it ended, if it did."""
+    """One run of a task, with its start and, if it ended, its end."""
 
     name: str
     request: str
@@ -67,13 +67,13 @@ class Run:
 @dataclass
 class Verdict:
     problems: list[str] = field(default_factory=list)
-    #: How many of what there were.
+    #: Counts by name.
     counts: Counter[str] = field(default_factory=Counter)
-    #: Seconds from the loss of a worker to the next run of what it ran, sorted.
+    #: Sorted seconds from the loss of a worker to the next run of its tasks.
     detected: list[float] = field(default_factory=list)
 
     def percentile(self, share: float) -> float:
-        """The detection time that so large a share did not exceed."""
+        """Return the detection time that this share of the losses did not exceed."""
         if not self.detected:
             return math.nan
         return self.detected[min(len(self.detected) - 1, int(share * len(self.detected)))]
@@ -93,7 +93,7 @@ def judge(history: History) -> Verdict:
 
 
 def runs_of(lines: Sequence[Line], problems: list[str]) -> list[Run]:
-    """The runs, in the order of their begins."""
+    """Return the runs in the order of their starts."""
     found: list[Run] = []
     open_: dict[tuple[str, str, int, int], Run] = {}
     for line in lines:
@@ -111,7 +111,7 @@ def runs_of(lines: Sequence[Line], problems: list[str]) -> list[Run]:
 
 
 def _flows(history: History, verdict: Verdict, ran: set[str]) -> None:
-    """Every flow has ended as it must, with the right results, which its tasks produced."""
+    """Check that each flow reached the expected state, with the results that its tasks produced."""
     for kept in history.kept:
         wanted = flows.end_of(kept.name)
         verdict.counts["flows"] += 1
@@ -133,7 +133,7 @@ def _flows(history: History, verdict: Verdict, ran: set[str]) -> None:
 
 
 def _once(runs: Sequence[Run], verdict: Verdict) -> None:
-    """At most one run for each epoch of a request."""
+    """Check that each epoch of a request ran at most once."""
     counts = Counter((run.name, run.request, run.epoch) for run in runs if run.request != "-")
     verdict.counts["most runs of one epoch"] = max(counts.values(), default=0)
     for (name, request, epoch), count in counts.items():
@@ -146,7 +146,7 @@ def _once(runs: Sequence[Run], verdict: Verdict) -> None:
 
 
 def _again(runs: Sequence[Run], history: History, verdict: Verdict) -> None:
-    """A request ran again only when whoever ran it before was lost."""
+    """Check that requests ran again only after the loss of their owner."""
     for name, earlier, later in _pairs(runs):
         verdict.counts["again"] += 1
         if not _lost(earlier, later.began, history):
@@ -171,18 +171,18 @@ def _pairs(runs: Sequence[Run]) -> list[tuple[str, Run, Run]]:
 
 
 def _lost(run: Run, then: float, history: History) -> bool:
-    """Whether the process of a run was killed, or silent for too long, before `then`."""
+    """Return whether the process of a run was killed, or silent for too long, before `then`."""
     for fault in history.faults:
         if fault.pid != run.pid or fault.at > then or fault.until < run.began:
             continue
-        # Beats are looked for now and then: it may have been silent a little before.
+        # Heartbeats are checked periodically: the silence can have begun a little earlier.
         if fault.kills or min(fault.until, then) - fault.at > history.expiry * 0.5:
             return True
     return False
 
 
 def _detected(runs: Sequence[Run], faults: Sequence[Fault], expiry: float) -> list[float]:
-    """How long after the loss of a worker what it ran was run again, for each such run."""
+    """Return the seconds from the loss of a worker to the next run of each of its tasks."""
     by: defaultdict[str, list[Run]] = defaultdict(list)
     held: defaultdict[int, list[Run]] = defaultdict(list)
     for run in runs:
@@ -195,6 +195,6 @@ def _detected(runs: Sequence[Run], faults: Sequence[Fault], expiry: float) -> li
         for run in held.get(fault.pid, ()):
             if run.began <= fault.at < run.ended:
                 after = [each.began for each in by[run.name] if each.began > fault.at]
-                # A stopped worker's own late end is no detection.
+                # The late end of a task of a stopped worker is not a detection.
                 found += [min(after) - fault.at] if after else []
     return found

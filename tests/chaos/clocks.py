@@ -1,4 +1,6 @@
-"""Wall clocks that jump, one for each process: a page of memory that whoever forks them writes."""
+"""Wall clocks that jump, one for each process: shared memory to which the parent writes the
+offsets.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _SIZE = struct.calcsize("d")
 
 
 class Clocks:
-    """By how much the wall clocks of processes are wrong, in seconds, by number of the process."""
+    """The errors of the wall clocks in seconds, by number of the process."""
 
     def __init__(self, count: int) -> None:
         self._page = mmap.mmap(-1, max(1, count) * _SIZE)
@@ -23,7 +25,7 @@ class Clocks:
         struct.pack_into("d", self._page, number * _SIZE, offset)
 
     def install(self, number: int) -> None:
-        """In a child: from now on, its wall clock is that of this number."""
+        """Use the wall clock with this number in this child process from now on."""
         page, at = self._page, number * _SIZE
 
         def wrong() -> float:

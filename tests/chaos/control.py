@@ -1,6 +1,6 @@
-"""The control: the same faults happen to OpenStack TaskFlow, which must come out red.
+"""The control experiment: OpenStack TaskFlow with the same faults, which must fail the checks.
 
-It waits for ever for what a dead worker had: so the judge has to find flows that are stuck.
+TaskFlow waits forever for tasks of a dead worker, so the checks must find stuck flows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULE = "tests.chaos.control"
 
 
 class Step(task.Task):  # type: ignore[misc]
-    """Does what our own does, under no request that it would know of."""
+    """Acts like `tasks.Step`, without data about its request."""
 
     def execute(self, seconds: float, long: float) -> int:
         audit.note(audit.STARTED, self.name)
@@ -42,7 +42,7 @@ class Sum(task.Task):  # type: ignore[misc]
 
 
 def work(options: Mapping[str, Any], slots: int) -> None:
-    """Be a worker, until it is killed."""
+    """Run a worker until it is killed."""
     made = worker.Worker(
         EXCHANGE,
         TOPIC,
@@ -54,7 +54,7 @@ def work(options: Mapping[str, Any], slots: int) -> None:
 
 
 def make(flow: str) -> Any:
-    """A flow of the kind `plain`."""
+    """Return a flow of the kind `plain`."""
     wide = unordered_flow.Flow(f"{flow}.wide")
     wide.add(*(Step(part, provides=part) for part in flows.parts(flow)))
     total = f"{flow}.sum"
@@ -64,7 +64,8 @@ def make(flow: str) -> Any:
 
 
 def run(work: Work) -> None:
-    """Be an engine's process: take up what an earlier one left, go on until it is enough."""
+    """Run the engines of one process: resume the remaining flows, then run new ones until the end.
+    """
     life = _Life(work)
     threads = [threading.Thread(target=life.serve, daemon=True) for _ in range(work.threads)]
     for thread in threads:
@@ -129,7 +130,7 @@ def _backend(work: Work) -> Any:
 
 
 def kept(work: Work) -> Iterator[Kept]:
-    """What its store says of all flows: "UNREADABLE" of one whose record was torn by a kill."""
+    """Yield the stored state of all flows, or "UNREADABLE" if a kill damaged the record."""
     backend = _backend(work)
     with contextlib.closing(backend.get_connection()) as connection:
         for found in connection.get_logbooks(lazy=True):

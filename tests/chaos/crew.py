@@ -1,4 +1,4 @@
-"""The processes of a run: workers and engines, which die and are stopped, and come back."""
+"""The worker and engine processes of a run, which are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tests.chaos import engines, workers
 from tests.chaos.checking import Fault
 from tests.crashing import children
 
-#: Seconds after which a worker that found no broker is started again.
+#: Delay in seconds before a worker that could not reach the broker is restarted.
 AGAIN = 0.5
 
 
 @dataclass
 class Hand:
-    """A worker, or an engine's process; `pid` is None while there is none."""
+    """A worker or engine process; `pid` is None while it does not run."""
 
     number: int
     work: engines.Work | None = None
     pid: int | None = None
     lives: int = 0
-    #: It came to its own end.
+    #: Whether it finished its work.
     done: bool = False
-    #: When it goes on, or comes back.
+    #: Time at which it is resumed or restarted.
     due: float | None = None
     stopped: Fault | None = None
 
@@ -38,7 +38,7 @@ class Hand:
 
 
 class Crew:
-    """All of them; not to be used by two threads."""
+    """All processes of a run. Not thread-safe."""
 
     def __init__(self, hire: workers.Hire, count: int, works: Sequence[engines.Work]) -> None:
         self._hire = hire
@@ -60,12 +60,12 @@ class Crew:
         hand.due = None
 
     def living(self, kind: str) -> list[Hand]:
-        """Those that run, and are not stopped."""
+        """Return the processes that run and are not stopped."""
         hands = self.workers if kind == "worker" else self.engines
         return [hand for hand in hands if hand.pid is not None and hand.stopped is None]
 
     def kill(self, hand: Hand, back: float = 0.0) -> Fault:
-        """Kill -9; it comes back so many seconds later."""
+        """Kill a process by SIGKILL, and restart it after `back` seconds."""
         assert hand.pid is not None
         pid = hand.pid
         fault = Fault(f"kill {hand.kind}", time.monotonic(), pid)
@@ -78,7 +78,7 @@ class Crew:
         return fault
 
     def stop(self, hand: Hand, seconds: float) -> None:
-        """SIGSTOP; it goes on so many seconds later."""
+        """Stop a process by SIGSTOP, and resume it after this many seconds."""
         assert hand.pid is not None
         os.kill(hand.pid, signal.SIGSTOP)
         now = time.monotonic()
@@ -87,7 +87,7 @@ class Crew:
         hand.due = now + seconds
 
     def look(self) -> None:
-        """Let those go on whose time has come; see who has ended."""
+        """Resume and restart processes that are due, and reap those that ended."""
         now = time.monotonic()
         for hand in (*self.workers, *self.engines):
             if hand.due is not None and now >= hand.due:
@@ -125,7 +125,7 @@ class Crew:
         self.start(hand)
 
     def heal(self) -> None:
-        """All of them run again."""
+        """Resume or restart all processes."""
         for hand in (*self.workers, *self.engines):
             if hand.stopped is not None:
                 self._resume(hand)
@@ -134,11 +134,11 @@ class Crew:
 
     @property
     def done(self) -> bool:
-        """Whether all engines came to their ends."""
+        """Return whether all engines have finished."""
         return all(hand.done for hand in self.engines)
 
     def tell_stacks(self) -> None:
-        """Have those that do not end write into their logs where they are."""
+        """Make processes that do not end write their stacks to their logs."""
         for hand in (*self.workers, *self.engines):
             if hand.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -147,7 +147,7 @@ class Crew:
         time.sleep(0.5)
 
     def dismiss(self) -> None:
-        """Ask all workers to end."""
+        """Send SIGTERM to all workers, and wait for their end."""
         for hand in self.workers:
             if hand.pid is not None:
                 os.kill(hand.pid, signal.SIGTERM)
@@ -159,7 +159,7 @@ class Crew:
                     self.problems.append(f"worker {hand.number} ended with {code} when asked to")
 
     def end(self) -> None:
-        """Kill whoever is left."""
+        """Kill all remaining processes."""
         for hand in (*self.workers, *self.engines):
             if hand.pid is not None:
                 children.kill(hand.pid)

@@ -1,5 +1,6 @@
-"""One life of an engine process: it takes up what an earlier one left, and goes on with new flows
-until it is told that there are enough.
+"""One incarnation of an engine process: it resumes the remaining flows, and runs new flows until
+the
+end of the test.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from wbengine.engines.worker_based import executor as executors
 from wbengine.persistence import backends, base, models
 
 ENDED = (states.SUCCESS, states.REVERTED)
-#: What stops a run that can go on later: its broker, its ledger, or its store cannot be reached.
+#: Errors after which a run can be resumed: the broker, ledger or store is unreachable.
 PASSING = (
     exceptions.TransportFailure,
     exceptions.LedgerFailure,
@@ -42,19 +43,19 @@ PAUSE = 0.3
 
 @dataclass(frozen=True)
 class Work:
-    """What all lives of one engine process do."""
+    """The work of all incarnations of one engine process."""
 
     folder: Path
     number: int
     store: str
     options: Mapping[str, Any]
-    #: So many flows at a time, each in a thread.
+    #: Number of flows that run at the same time, each in a thread.
     threads: int
     kinds: tuple[str, ...]
     width: int
     seconds: float
     long: float
-    #: The engines of the process share one executor.
+    #: Whether the engines of the process share one executor.
     shared: bool = False
     clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
     clock: int = 0
@@ -72,12 +73,14 @@ class Work:
 
     @property
     def enough(self) -> Path:
-        """Flows come until it is there."""
+        """Return the path of the file that ends the creation of flows."""
         return self.folder / "enough"
 
 
 def start(work: Work, life: int) -> int:
-    """Let the `life`-th process live; its pid.  It ends with 0 when all its flows have ended."""
+    """Start the process of this incarnation and return its pid. It exits with 0 after its last
+    flow.
+    """
 
     def run() -> None:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr)
@@ -130,7 +133,7 @@ class _Life:
             file.write(json.dumps(self._ignored) + "\n")
 
     def _look(self, backend: base.Backend) -> None:
-        """What earlier lives left."""
+        """Read the flows of earlier incarnations."""
         known = {}
         with contextlib.closing(backend.get_connection()) as connection:
             for book in connection.get_logbooks():
@@ -140,7 +143,7 @@ class _Life:
         self._left = [name for name, state in known.items() if state not in ENDED]
 
     def _take(self, backend: base.Backend) -> str | None:
-        """The name of a flow to be run; its records are there."""
+        """Return the name of a flow to run, whose records exist."""
         with self._lock:
             if self._left:
                 return self._left.pop()
@@ -150,7 +153,7 @@ class _Life:
             self._next += 1
             book = models.LogBook(name, uuid=name)
             book.add(models.FlowDetail(name, uuid=f"{name}-flow"))
-            # Under the lock: how many books there are is the number of the next flow.
+            # The lock is necessary, because the number of books is the number of the next flow.
             with contextlib.closing(backend.get_connection()) as connection:
                 connection.save_logbook(book)
             return name
@@ -171,7 +174,7 @@ class _Life:
                 time.sleep(PAUSE)
 
     def _ends(self, name: str, backend: base.Backend) -> bool:
-        """Run a flow; whether it has come to its end."""
+        """Run a flow and return whether it has ended."""
         engine: Any = None
         try:
             with contextlib.closing(backend.get_connection()) as connection:

@@ -1,6 +1,6 @@
-"""Schedules are fired by several processes, which are killed, while the clock jumps to and fro.
+"""Schedules that several processes fire, while processes are killed and the clock jumps.
 
-Each tick is to become one flow: see `tests/support/scheduled.py` for the clock.
+Each tick must create one flow. The clock is described in `tests/support/scheduled.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROCESSES, NAMES = 3, ("a", "b", "c", "d")
 
 
 def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str, Any]:
-    """Let so many ticks be fired; the figures, of which `problems` are what went wrong."""
+    """Run until this many ticks were fired. Return the figures, including `problems`."""
     file, began = folder / "ahead", time.monotonic()
     _set_clock(file, 0)
     chance = random.Random(seed)
@@ -50,7 +50,7 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
         ahead, step = 0.0, firings / len(NAMES) / kills
         try:
             for number in range(kills):
-                # It goes on by as much as there is to fire, and now and then back.
+                # The clock advances by the pending ticks, and sometimes jumps back.
                 ahead += step if number % 4 else step * 1.5
                 _set_clock(file, ahead - (step * 0.5 if number % 4 == 2 else 0))
                 enough = _count(backend) + chance.randrange(20)
@@ -63,7 +63,7 @@ def run(uri: str, folder: Path, firings: int, kills: int, seed: int) -> dict[str
             until(lambda: _count(backend) >= firings, 120)
             for name in NAMES:
                 kept.pause(name)
-            time.sleep(0.5)  # for one that was firing: nothing may come any more
+            time.sleep(0.5)  # an active firing may finish; later ones would be an error
         finally:
             for process in serving:
                 process.kill()

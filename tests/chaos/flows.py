@@ -1,7 +1,7 @@
-"""The flows that faults happen to, and what must have become of them in the end.
+"""The flows that faults affect, and their expected results.
 
-Each is always made alike from its name, `<kind>-<width>-<number>`, as whoever resumes it has only
-that.
+The name `<kind>-<width>-<number>` determines the flow, because a resuming process has only the
+name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wbengine import retry, states
 from wbengine.patterns import linear_flow, unordered_flow
 
 KINDS = ("plain", "once", "undone")
-#: More than anybody is killed in the middle of one task.
+#: More than the number of kills during a single task.
 WAVES = 1000
 
 
@@ -22,13 +22,15 @@ def name(kind: str, width: int, number: str | int) -> str:
 
 
 def parts(flow: str) -> list[str]:
-    """The names of its tasks that may run in any order."""
+    """Return the names of the tasks that may run in any order."""
     return [f"{flow}.{index}" for index in range(int(flow.split("-")[1]))]
 
 
 def make(flow: str) -> Any:
-    """`plain`: idempotent tasks, then their sum; `once`: those of each part fail with their worker,
-    and a retry around each runs it again; `undone`: fails when all is done, and is reverted.
+    """Return a flow of one of three kinds.
+
+    `plain`: idempotent tasks and their sum. `once`: tasks that fail with their worker, each with a
+    retry that runs it again. `undone`: the last task fails, and the flow is reverted.
     """
     kind = flow.partition("-")[0]
     wide = unordered_flow.Flow(f"{flow}.wide")
@@ -50,17 +52,17 @@ def _again(part: str) -> Any:
 
 
 def store(seconds: float, long: float) -> dict[str, Any]:
-    """What the flows are given."""
+    """Return the inputs of the flows."""
     return {"seconds": seconds, "long": long}
 
 
 def end_of(flow: str) -> str:
-    """The state in which it ends."""
+    """Return the expected final state."""
     return states.REVERTED if flow.startswith("undone") else states.SUCCESS
 
 
 def results(flow: str) -> dict[str, int]:
-    """The result of each task that ends well."""
+    """Return the expected result of each successful task."""
     if flow.startswith("undone"):
         return {}
     found = {part: tasks.value(part) for part in parts(flow)}
@@ -69,6 +71,6 @@ def results(flow: str) -> dict[str, int]:
 
 
 def tasks_of(flow: str) -> list[str]:
-    """The names of all of its tasks."""
+    """Return the names of all tasks."""
     last = f"{flow}.break" if flow.startswith("undone") else f"{flow}.sum"
     return [*parts(flow), last]

@@ -1,4 +1,4 @@
-"""The ledgers that engines and workers share besides the broker."""
+"""The ledgers that engines and workers share in addition to the broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ WORDS = ("sqlite", "dir", "postgresql", "redis")
 
 @dataclass(frozen=True)
 class Place:
-    """Where it is (None: the broker's own, if it has any), and what is left in it."""
+    """The URL of a ledger (None: the ledger of the broker, if it has one), and its remaining
+    content.
+    """
 
     url: str | None
     left: Callable[[], list[Left]] = list
@@ -24,7 +26,7 @@ class Place:
 
 @contextlib.contextmanager
 def place(what: str | None, folder: Path) -> Iterator[Place]:
-    """Of a word, a new one that nobody else has; else `what` is the place itself."""
+    """Yield a new ledger of a kind, or the ledger at a URL."""
     if what == "sqlite":
         url = f"sqlite:///{folder / 'ledger.sqlite'}"
         yield Place(url, lambda: _rows(url))
@@ -42,7 +44,8 @@ def place(what: str | None, folder: Path) -> Iterator[Place]:
 
 
 def _rows(url: str) -> list[Left]:
-    """Who was killed is still written down; what it is about stays."""
+    """Return the remaining rows. Rows of killed owners stay until they expire; metadata is ignored.
+    """
     return [
         Left(what, what.endswith("_holders"))
         for what in stores.left_in({"connection": url})

@@ -1,5 +1,5 @@
-"""What carries the messages: brokers behind a proxy, or folders; how they are hurt, and what is
-left in them.
+"""The brokers of chaos tests: servers behind a proxy, or folders. They can fail, and report their
+remaining content.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ KINDS = ("redis", "amqp", "filesystem")
 
 @dataclass(frozen=True)
 class Left:
-    """Something that is left; whether it is gone some day if nobody comes back for it."""
+    """A remaining object, and whether it expires."""
 
     what: str
     expires: bool = False
 
 
 class Medium:
-    """`url` is what engines and workers are told.  `broker` and `proxy`: None for folders."""
+    """A broker. `url` is the address for engines and workers. Folders have no `broker` and no
+    `proxy`.
+    """
 
     def __init__(
         self, url: str, broker: brokers.Broker | None = None, proxy: tcp_proxy.Proxy | None = None
@@ -35,7 +37,7 @@ class Medium:
         self.proxy = proxy
 
     def mend(self) -> None:
-        """All is well again, whatever was done to it."""
+        """End all faults."""
         if self.broker is not None:
             self.broker.mend()
         if self.proxy is not None:
@@ -43,7 +45,7 @@ class Medium:
             self.proxy.resume()
 
     def left(self) -> list[Left]:
-        """What flows that came to their end must not leave, once all workers have stopped."""
+        """Return objects that must not remain after all flows ended and all workers stopped."""
         if isinstance(self.broker, brokers.Redis):
             return keys(self.broker)
         if isinstance(self.broker, brokers.Rabbitmq):
@@ -53,7 +55,8 @@ class Medium:
 
 
 def keys(broker: brokers.Redis) -> list[Left]:
-    """Rows of the ledger are there for flows alone, so they must not wait until they expire."""
+    """Return the remaining keys. Rows of the ledger must be deleted with their flow, not by expiry.
+    """
     with broker.client() as client:
         return [
             Left(key, client.ttl(key) > 0 and not re.search(r"}:(r:|rows$)", key))
@@ -62,7 +65,9 @@ def keys(broker: brokers.Redis) -> list[Left]:
 
 
 def _queues(broker: brokers.Rabbitmq) -> list[Left]:
-    """An exchange cannot expire; one to which something is bound cannot be removed."""
+    """Return the remaining queues and exchanges. An exchange does not expire, and cannot be deleted
+    while a queue is bound to it.
+    """
     queues = [
         Left(f"queue {queue['name']}", "x-expires" in queue["arguments"])
         for queue in broker.queues()
@@ -73,7 +78,7 @@ def _queues(broker: brokers.Rabbitmq) -> list[Left]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[Medium]:
-    # What was told to be done is done, whatever becomes of the server.
+    # With this setting, completed writes survive a kill of the server.
     with brokers.redis(appendfsync="always") as broker, tcp_proxy.forked(broker.port) as proxy:
         yield Medium(_through(broker, proxy), broker, proxy)
 
@@ -90,7 +95,7 @@ def filesystem(folder: Path) -> Iterator[Medium]:
 
 
 def medium(kind: str, folder: Path) -> contextlib.AbstractContextManager[Medium]:
-    """One that is there for nobody else, and gone afterwards."""
+    """Run a private broker that is deleted afterwards."""
     if kind == "filesystem":
         return filesystem(folder / "broker")
     return redis() if kind == "redis" else amqp()

@@ -1,4 +1,4 @@
-"""Who hurts: each is given the stage, and returns when it was enough."""
+"""The modes of fault injection: each receives the stage and returns at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.crew import Hand
 from tests.chaos.stage import Stage
 from tests.support import brokers
 
-#: How often which fault happens, of those that a transport has.
+#: Relative frequency of each fault. Some transports have only a part of them.
 WEIGHTS = {
     "kill worker": 4,
     "stop worker": 3,
@@ -27,13 +27,13 @@ WEIGHTS = {
     "slow": 1,
 }
 OF_BROKERS = ("kill broker", "stop broker", "stall", "cut", "refuse", "slow")
-#: Seconds between two faults.
+#: Range of seconds between two faults.
 BETWEEN = (0.5, 4.0)
 
 
 @dataclass
 class Weather:
-    """All kinds of faults, one every few seconds, for so many minutes."""
+    """Faults of all kinds, one every few seconds, for this many minutes."""
 
     minutes: float
 
@@ -54,7 +54,7 @@ class Weather:
 
 
 class _Faults:
-    """Each as a method; what lasts is over when `look` says so."""
+    """The faults. `look` ends those whose duration is over."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -79,7 +79,7 @@ class _Faults:
             offset = chance.choice([-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 3_600.0, 86_400.0])
             stage.clocks.jump(number, offset)
             stage.fault(f"{kind}")
-        elif not self._over:  # one at a time
+        elif not self._over:  # one fault of the broker at a time
             self._hurt_broker(kind)
 
     def _hurt_broker(self, kind: str) -> None:
@@ -131,7 +131,7 @@ class _Faults:
 
 @dataclass
 class Kills:
-    """Kill -9 of a worker, so many times, spread over all tasks, each at a random instant."""
+    """SIGKILL of workers at random times, spread over all tasks."""
 
     kills: int
     tasks: int
@@ -155,7 +155,7 @@ class Kills:
 
 @dataclass
 class Stops:
-    """SIGSTOP of a worker, so many times, for up to three leases each."""
+    """SIGSTOP of workers, each for up to three leases."""
 
     stops: int
 
@@ -172,7 +172,7 @@ class Stops:
 
 @dataclass
 class Frozen:
-    """The engines are stopped for so many seconds, in the middle of their work."""
+    """A stop of all engines for this many seconds, while tasks run."""
 
     seconds: float
 
@@ -193,10 +193,10 @@ class Frozen:
 
 @dataclass
 class Restarts:
-    """The broker is killed, and comes back, so many times; what ran ends soon after."""
+    """Kills and restarts of the broker. The running flows must end soon afterwards."""
 
     restarts: int
-    #: Within which all flows must end that ran when the broker was killed.
+    #: Seconds within which the flows that ran at the kill must end.
     limit: float = 30.0
 
     def __call__(self, stage: Stage) -> None:

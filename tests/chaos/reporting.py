@@ -1,4 +1,4 @@
-"""From the options of `tools/chaos` to a run, and from its end to a summary."""
+"""The run that the options of `tools/chaos` describe, and its summary."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from tests.chaos import firings, ledgers, modes, served, stage
 from tests.chaos.checking import Verdict
 
-#: So many problems are told one by one.
+#: Maximum number of problems in the output.
 SHOWN = 40
 
 
 def run(options: Any, folder: Path) -> dict[str, Any]:
-    """The figures; prints how it goes, and a summary."""
+    """Run, print the progress and a summary, and return the figures."""
     if options.flows or options.firings:
         return _run_served(options, folder)
     began = time.monotonic()
@@ -28,7 +28,7 @@ def run(options: Any, folder: Path) -> dict[str, Any]:
 
 
 def _run_served(options: Any, folder: Path) -> dict[str, Any]:
-    """What `run` does, of submitted flows or of schedules."""
+    """Run submitted flows or schedules and return the figures."""
     if options.firings:
         with ledgers.place(options.store, folder) as store:
             assert store.url is not None
@@ -50,7 +50,7 @@ def _run_served(options: Any, folder: Path) -> dict[str, Any]:
 
 
 def chosen(options: Any) -> tuple[stage.Plan, stage.Act]:
-    """What there is, and who hurts it."""
+    """Return the plan and the mode of fault injection."""
     plan = stage.Plan(options.transport, options.seed, options.ledger)
     plan.control = options.engine == "taskflow"
     act: stage.Act

@@ -1,4 +1,6 @@
-"""One run: brokers, engines and workers come, somebody hurts them, they go, and are judged."""
+"""One chaos run: start brokers, engines and workers, inject faults, stop them, and check the
+result.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,15 @@ from tests.crashing import children
 from tests.crashing import engines as crashing
 from wbengine.persistence import backends
 
-#: Seconds between two looks at what goes on.
+#: Seconds between two polls.
 TICK = 0.01
-#: Seconds that processes may take until they do something.
+#: Maximum number of seconds in which processes start to work.
 START = 60.0
 
 
 @dataclass
 class Plan:
-    """What there is, before anybody hurts it.  Times are in seconds."""
+    """The processes and flows of a run. Times are in seconds."""
 
     transport: str
     seed: int = 0
@@ -37,22 +39,22 @@ class Plan:
     workers: int = 4
     slots: int = 4
     engines: int = 3
-    #: Flows at a time in each engine's process.
+    #: Number of flows that run at the same time in each engine process.
     threads: int = 3
     kinds: tuple[str, ...] = KINDS
     width: int = 12
     seconds: float = 0.05
     long: float = 2.0
-    #: The silence after which a worker is lost.
+    #: Seconds of silence after which a worker is lost.
     expiry: float = 5.0
-    #: Within which all must end, once nobody is hurt any more.
+    #: Seconds within which all flows must end after the last fault.
     patience: float = 150.0
     control: bool = False
 
 
 @dataclass
 class Stage:
-    """What those who hurt have to do with."""
+    """The processes, clocks and records that a mode of fault injection uses."""
 
     plan: Plan
     folder: Path
@@ -64,7 +66,7 @@ class Stage:
     began: float = field(default_factory=time.monotonic)
     lines: list[audit.Line] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    #: The flows that began, and did not end.
+    #: Flows that began and did not end.
     running: set[str] = field(default_factory=set)
     notes: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Stage:
     _moved: float = field(default_factory=time.monotonic)
 
     def tick(self, seconds: float = TICK) -> list[audit.Line]:
-        """Let some time pass; what was done meanwhile."""
+        """Wait, poll the processes, and return the new lines of the audit file."""
         time.sleep(seconds)
         self.crew.look()
         more = self.reader.more()
@@ -94,18 +96,21 @@ class Stage:
         if line.what == audit.FLOW:
             self.running.discard(flow)
             self._over.add(flow)
-        elif flow not in self._over:  # a worker may come to an end that nobody waits for
+        elif flow not in self._over:  # a worker can still execute a task that the engine gave up
             self.running.add(flow)
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Wait this many seconds, with polls."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.tick(min(TICK, left))
 
     @property
     def stuck(self) -> bool:
-        """Nothing was done for too long; until anybody is hurt, that is a machine that is slow."""
+        """Return whether there was no progress for too long. Before the first fault, allow for a
+        slow
+        machine.
+        """
         patience = self.plan.patience if self.crew.faults else max(self.plan.patience, START)
         return time.monotonic() - self._moved > patience
 
@@ -119,7 +124,7 @@ class Stage:
         )
 
     def fault(self, kind: str, until: float = 0.0) -> None:
-        """Something was done to what has no process here."""
+        """Record a fault that affects no process of the crew."""
         now = time.monotonic()
         self.crew.faults.append(checking.Fault(kind, now, 0, until or now))
 
@@ -128,7 +133,7 @@ Act = Callable[[Stage], None]
 
 
 def run(plan: Plan, folder: Path, act: Act) -> tuple[Verdict, Stage]:
-    """Let `act` hurt them; what came of it."""
+    """Run the plan with the faults of `act`. Return the verdict and the stage."""
     crashing.preload(["dir", "sqlite"])
     if plan.control:
         importlib.import_module("tests.chaos.control")
@@ -211,14 +216,14 @@ def _play(stage: Stage, act: Act, ledger: ledgers.Place) -> Verdict:
     )
     verdict = checking.judge(history)
     verdict.problems[:0] = stage.problems
-    if not stage.plan.control:  # which says a lot, and does not end when it is asked to
+    if not stage.plan.control:  # TaskFlow logs errors, and does not end at SIGTERM
         verdict.problems[:0] = stage.crew.problems
         verdict.problems += _noise(stage)
     return verdict
 
 
 def _noise(stage: Stage) -> list[str]:
-    """What logs may not say, whatever happened: each kind of it once."""
+    """Return each kind of log line that is always an error, with its count."""
     found: Counter[str] = Counter()
     for problem in children.Clean.problems(stage.crew.logs(stage.folder)):
         _, _, line = problem.partition(" says: ")
@@ -228,8 +233,9 @@ def _noise(stage: Stage) -> list[str]:
 
 
 def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
-    """What somebody should have removed.  What the killed had, or what could not be removed while
-    there was no way to the broker, has to expire.
+    """Return the objects that should have been deleted.
+
+    Objects of killed processes, or objects that could not be deleted without a broker, must expire.
     """
     left = [*stage.medium.left(), *ledger.left()]
     pids = {str(fault.pid) for fault in stage.crew.faults if fault.kills and fault.pid}
@@ -242,7 +248,7 @@ def _left(stage: Stage, ledger: ledgers.Place) -> list[str]:
 
 
 def _kept(stage: Stage) -> Iterator[Kept]:
-    """What the stores say of all flows."""
+    """Yield the stored state of all flows."""
     for hand in stage.crew.engines:
         assert hand.work is not None
         if stage.plan.control:
@@ -262,7 +268,7 @@ def _kept(stage: Stage) -> Iterator[Kept]:
 
 
 def ignored(stage: Stage) -> Counter[str]:
-    """The answers that engines did not believe, by reason, of those lives that came to an end."""
+    """Return the number of replies that finished engines ignored, by reason."""
     found: Counter[str] = Counter()
     for path in stage.folder.glob("engine-*.counts"):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,6 +1,6 @@
-"""Tasks that say in the audit file when they start and end; the module imports no flow.
+"""Tasks that write their start and end to the audit file. The module imports no flow.
 
-What each returns is a function of its name alone: so anybody can say whether a result is right.
+The result of a task depends only on its name, so each result can be checked.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from wbengine import task
 
 
 def value(name: str) -> int:
-    """What the task of this name returns."""
+    """Return the result of the task with this name."""
     return zlib.crc32(name.encode()) % 1_000_000
 
 
 def nap(name: str, seconds: float, long: float) -> float:
-    """How long the task of this name takes: up to twice `seconds`; one in sixteen, `long`."""
+    """Return the duration of the task with this name: up to twice `seconds`; for one in sixteen,
+    `long`.
+    """
     chance = zlib.crc32(b"nap" + name.encode())
     return long if chance % 16 == 0 else seconds * 2 * (chance % 1000) / 1000
 
@@ -29,10 +31,10 @@ def rest(name: str, seconds: float, long: float) -> None:
 
 
 class Once(task.Task):
-    """Fails when nobody knows how far it came; its flow decides.
+    """Is not idempotent: it fails with its worker, and its flow decides.
 
-    It has no `revert`: one that is lost with its worker must not run twice either, and its flow
-    would end in FAILURE, as is promised.
+    It has no `revert`: a lost reversion would not run twice either, and its flow would end in
+    FAILURE, as documented.
     """
 
     def execute(self, seconds: float, long: float) -> int:
@@ -48,7 +50,7 @@ class Once(task.Task):
 
 
 class Step(Once):
-    """May be run again when nobody knows how far it came."""
+    """Is idempotent: it can run again."""
 
     idempotent = True
 
@@ -65,7 +67,7 @@ class Break(Step):
 
 
 class Sum(Step):
-    """Of what others returned."""
+    """Returns the sum of other results."""
 
     def execute(self, seconds: float, long: float, **parts: int) -> int:
         self._do(self.name, 0, 0)

@@ -1,4 +1,4 @@
-"""Workers that are killed and stopped: forks of one process that has imported everything."""
+"""Workers that are killed and stopped: forks of one process that has imported all modules."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from wbengine import exceptions
 from wbengine.engines.worker_based import worker
 
 EXCHANGE, TOPIC = "chaos", "chaos"
-#: How a worker is asked to end.
+#: Signals that end a worker in order.
 ASKED = (signal.SIGTERM,)
-#: The exit code of one that found no broker when it started.
+#: Exit code of a worker that could not reach the broker at its start.
 AWAY = 3
 
 
 @dataclass(frozen=True)
 class Hire:
-    """How workers are made: where they find the broker, and what else they are told."""
+    """The configuration of workers."""
 
     folder: Path
     options: Mapping[str, Any]
     slots: int = 4
     clocks: clocks.Clocks = field(default_factory=lambda: clocks.Clocks(1))
-    #: Of TaskFlow, as the control.
+    #: Whether the workers are those of TaskFlow.
     control: bool = False
 
 
 def start(hire: Hire, number: int) -> int:
-    """Start one in a child process; its pid."""
+    """Start a worker in a child process and return its pid."""
 
     def work() -> None:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr)
@@ -58,11 +58,11 @@ def start(hire: Hire, number: int) -> int:
         try:
             made.run(display_banner=False)
         except (exceptions.TransportFailure, exceptions.LedgerFailure) as error:
-            # As its command does: who watches over it starts it again.
+            # Like the command: a supervisor restarts it.
             print(f"note: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(AWAY)
 
-    # One that is asked to end while it begins is to end as others do.
+    # The signal is blocked during the start, so that a worker handles it in order.
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)
     try:
         return children.fork(work, hire.folder / f"worker-{number}.log", patience=36_000)
@@ -71,7 +71,8 @@ def start(hire: Hire, number: int) -> int:
 
 
 def stop(pid: int, seconds: float = 60) -> int:
-    """Ask one to end; its exit code, or minus the number of the signal it died by."""
+    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker.
+    """
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, seconds)
     if code is None:

@@ -1,4 +1,4 @@
-"""All commands, and how each is called."""
+"""All commands and their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = "12345678-1234-4123-8123-123456789012"
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands, with the words that call them."""
+    """Yield all commands with the words that call them."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

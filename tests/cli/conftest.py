@@ -1,4 +1,4 @@
-"""The command, called in this process or in one of its own, in folders of its own."""
+"""The command, called in this process or in a separate one, in private folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.support.waiting import until
 from wbengine.cli import app
 
-#: Seconds that a broker or a store may take to answer.
+#: Timeout in seconds for a broker or a store.
 PATIENCE = 50.0
 
 ORDER = "tests.cli.shop:order"
@@ -26,7 +26,7 @@ SLOW = "tests.cli.shop:slow"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a call of the command came to."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -38,23 +38,23 @@ class Answer:
 
     @property
     def json_error(self) -> Any:
-        """What stands on the standard error, as its only line."""
+        """The only line on standard error, parsed."""
         return json.loads(self.err)
 
     @property
     def lines(self) -> list[Any]:
-        """Of JSON Lines."""
+        """Standard output, parsed as JSON Lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> str:
-        """The one line of an error; there must be no other."""
+        """The only line on standard error."""
         (line,) = self.err.splitlines()
         return line
 
 
 class Command:
-    """Calls `wbengine`; what it keeps goes to `folder`."""
+    """Caller of `wbengine` whose files are in `folder`."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -62,12 +62,12 @@ class Command:
         self._begun: list[subprocess.Popen[str]] = []
 
     def __call__(self, *words: str) -> Answer:
-        """In this process."""
+        """Run in this process."""
         self._capture.readouterr()
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             code = app.main([str(word) for word in words])
-        except SystemExit as error:  # of a worker, which is a command of its own, too
+        except SystemExit as error:  # the worker is also a separate program
             code = int(str(error.code))
         finally:
             for number, handler in before.items():
@@ -76,7 +76,7 @@ class Command:
         return Answer(code, out, err)
 
     def begin(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """In a process of its own, which ends with the test."""
+        """Start in a separate process that ends with the test."""
         process = subprocess.Popen(
             [sys.executable, "-m", "wbengine", *map(str, words)],
             cwd=self.folder,
@@ -90,14 +90,14 @@ class Command:
         return process
 
     def apart(self, *words: str, env: Mapping[str, str] | None = None) -> Answer:
-        """As `begin`, to its end."""
+        """Run in a separate process."""
         process = self.begin(*words, env=env)
         out, err = process.communicate(timeout=60)
         return Answer(process.returncode, out, err)
 
     def close(self) -> None:
-        """End what was begun."""
-        (self.folder / "go").touch()  # what is detached ends as well
+        """End the started processes."""
+        (self.folder / "go").touch()  # detached flows end as well
         for process in self._begun:
             process.kill()
             with process:  # waits for it, and closes its pipes
@@ -111,7 +111,7 @@ def appears(path: Path) -> None:
 def slow_flow(
     wbengine: Command, *words: str, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """A flow that runs in a process of its own, and is in its first task until there is `go`."""
+    """Start a flow in a separate process; its first task runs until `go` exists."""
     process = wbengine.begin("flow", "run", SLOW, *words, env=env)
     appears(wbengine.folder / "reserve.begun")
     return process
@@ -123,7 +123,7 @@ def state(wbengine: Command, flow: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to be in, and a user who has set nothing but patience."""
+    """Enter an empty folder as a user without settings, except for a long timeout."""
     folder = tmp_path / "here"
     folder.mkdir()
     for name in [name for name in os.environ if name.startswith("WBENGINE_")]:
@@ -133,7 +133,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    # What is there may be slow; who waits for what never comes says for how long.
+    # The host may be slow. A test that waits for a timeout sets a shorter one.
     monkeypatch.setenv("WBENGINE_TIMEOUT", str(PATIENCE))
     root = str(Path(app.__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
@@ -144,7 +144,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def quiet_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands keep flows in a folder, and remark nothing."""
+    """Store flows in a folder and suppress notes."""
     monkeypatch.setenv("WBENGINE_PERSISTENCE", f"dir://{home}/flows")
     monkeypatch.setenv("WBENGINE_QUIET", "true")
 

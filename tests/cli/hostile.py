@@ -1,4 +1,4 @@
-"""A flow that gives orders to terminals, by each text that it chooses: `tests.cli.hostile:flow`."""
+"""Flows with control characters in all their texts: `tests.cli.hostile:flow`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from wbengine import task
 from wbengine.patterns import linear_flow
 
-#: Sets the title, clears the screen, colours, rings, goes back, ends a line, turns the direction of
-#: writing, and looks like lines of a log and of a tree.
+#: Sequences that set the title, clear the screen, color, ring, move the cursor, end a line and
+#: change the direction of writing; and lines that resemble a log and a tree.
 ORDERS = (
     "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\x08\r\x85\u202e\u2066\u2028\tx"
     "\n2026-01-01 00:00:00,000 INFO wbengine.audit: forged\n└── forged"

@@ -1,7 +1,7 @@
-"""Flows that a command runs, here or in a process of its own: `tests.cli.shop:order`.
+"""Flows that a command runs in this or another process: `tests.cli.shop:order`.
 
-Files in the current folder say what happens: with `broken` the last but one task fails; every task
-of `slow` waits until there is `go`, and adds its name to `done`.
+Files in the current folder control them: with `broken` the last task but one fails; each task of
+`slow` waits for `go`. Tasks append their names to `done`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS = ("reserve", "pay", "pack", "send")
 
 
 class Step(task.Task):
-    """Returns its name; fails as it is told."""
+    """A task that returns its name, or fails if `broken` exists."""
 
     def execute(self) -> str:
         if self.name == "pack" and Path("broken").exists():
@@ -32,7 +32,7 @@ class Step(task.Task):
 
 
 class Slow(Step):
-    """Waits until it may go on."""
+    """A task that waits until `go` exists."""
 
     def execute(self) -> str:
         Path(f"{self.name}.begun").touch()
@@ -55,14 +55,14 @@ def slow() -> linear_flow.Flow:
 
 
 def tried() -> linear_flow.Flow:
-    """One of its tasks may be tried again."""
+    """Return a flow in which one task has retries."""
     pay = Step("pay")
     pay.retries = 2
     return linear_flow.Flow("tried").add(Step("reserve"), pay)
 
 
 class Half(task.Task):
-    """Takes even numbers only."""
+    """A task that accepts only even numbers."""
 
     def execute(self, number: int) -> int:
         if number % 2:
@@ -80,7 +80,7 @@ def single() -> Step:
 
 
 class Priced(task.Task):
-    """Needs what it is given."""
+    """A task that requires inputs."""
 
     default_provides = "price"
 
@@ -92,14 +92,14 @@ priced = linear_flow.Flow("priced").add(Priced())
 
 
 class Login(task.Task):
-    """Tells its secret to whoever looks."""
+    """A task with a secret in its exception."""
 
     def execute(self, api_key: str) -> None:
         raise ValueError(f"nobody may come in with {api_key}")
 
 
 class Url(task.Task):
-    """Returns what holds a secret."""
+    """A task with secrets in its result."""
 
     def execute(self, api_key: str) -> dict[str, list[str]]:
         return {"at": [f"https://me:{api_key}@host", f"with {api_key}", "x" * 5000]}

@@ -1,4 +1,4 @@
-"""Files of the current folder take no module's place: commands are run where others write, too."""
+"""Files in the current folder do not shadow modules, since commands also run in shared folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: What commands import of Python, and of packages.
+#: Modules that commands import from Python and from packages.
 SHADOWS = (
     "json", "redis", "click", "logging", "asyncio", "sqlalchemy", "kombu", "tomllib", "uuid",
     "multiprocessing", "selectors", "socket", "pickle", "tempfile", "struct", "copyreg", "hmac",
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("WBENGINE_")}
     env |= {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
-    # The package that is tested, wherever it is: not the folder that this test runs in.
+    # Import the package under test instead of modules in the current folder.
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=120
@@ -57,10 +57,10 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["run", "threads", "module", "worker", "doctor"],
 )  # fmt: skip
-def test_a_file_of_the_current_folder_takes_no_module_s_place(
+def test_file_in_current_folder_does_not_shadow_a_module(
     words: tuple[str, ...], folder: Path
 ) -> None:
-    """And modules of the current folder are found."""
+    """Modules in the current folder are importable."""
     done = call(folder, "-m", *words)
     assert not list(folder.glob("*.shadowed"))
     assert done.returncode == 0, done.stderr
@@ -70,8 +70,8 @@ def test_a_file_of_the_current_folder_takes_no_module_s_place(
 
 @pytest.fixture
 def script(folder: Path) -> str:
-    """What pip installs as the command."""
-    # Not so for `python -m wbengine`, which runs that file as the first thing.
+    """Return the path of a script like the one that pip installs."""
+    # `python -m wbengine` would run this file instead of the package.
     (folder / "wbengine.py").write_text("open('wbengine.shadowed', 'w').close()\n")
     path = folder / "bin" / "wbengine"
     path.parent.mkdir()
@@ -79,8 +79,8 @@ def script(folder: Path) -> str:
     return str(path)
 
 
-def test_the_current_folder_is_last_for_the_command_s_script(folder: Path, script: str) -> None:
-    """Python does not look there for what a script imports; the command does, after all else."""
+def test_current_folder_is_last_on_the_import_path_of_the_script(folder: Path, script: str) -> None:
+    """Python does not search the current folder for a script; the command appends it."""
     done = call(folder, script, "flow", "run", "mine:Dump", "--json")
     assert json.loads(done.stdout)["results"]["text"] == "[1]"
     assert not list(folder.glob("*.shadowed"))
@@ -96,7 +96,7 @@ def test_the_current_folder_is_last_for_the_command_s_script(folder: Path, scrip
     ],
     ids=["pool", "detached"],
 )  # fmt: skip
-def test_children_of_the_script_look_there_last_too(
+def test_current_folder_is_last_on_the_import_path_of_child_processes(
     words: tuple[str, ...], folder: Path, script: str
 ) -> None:
     done = call(folder, script, *words)

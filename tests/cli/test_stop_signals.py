@@ -1,4 +1,4 @@
-"""A command that was told to end does, wherever its main thread is."""
+"""Commands end on signals, wherever their main thread is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 _BEGIN = """
 import os, signal, sys, threading, time
-from wbengine.cli import signals
+from wbengine.cli import stop_signals
 
 told = threading.Event()
 
@@ -22,7 +22,7 @@ def second():
     os._exit(0)
 """
 
-#: The system gives a signal to whichever thread it likes; the main one waits, and does not notice.
+#: The system may deliver a signal to any thread; the main thread waits and is not interrupted.
 _ANOTHER_THREAD = (
     _BEGIN
     + """
@@ -30,7 +30,7 @@ def kill():
     time.sleep(0.1)
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-with signals.StopSignals(first, second).installed():
+with stop_signals.StopSignals(first, second).installed():
     threading.Thread(target=kill).start()
     told.wait()
 print("ended")
@@ -40,10 +40,10 @@ print("ended")
 _TWICE = (
     _BEGIN
     + """
-with signals.StopSignals(first, second).installed():
+with stop_signals.StopSignals(first, second).installed():
     os.kill(os.getpid(), signal.SIGTERM)
     told.wait()
-    time.sleep(2 * signals._SAME)
+    time.sleep(2 * stop_signals._SAME_SIGNAL_SECONDS)
     os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait()
 """
@@ -52,7 +52,7 @@ with signals.StopSignals(first, second).installed():
 _FORKED = (
     _BEGIN
     + """
-with signals.StopSignals(first, second).installed():
+with stop_signals.StopSignals(first, second).installed():
     child = os.fork()
     if not child:
         signal.signal(signal.SIGTERM, lambda *told: os._exit(7))
@@ -74,7 +74,7 @@ print("ended", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, signal.set_wa
     ],
     ids=["another thread", "twice", "forked"],
 )
-def test_signals_are_heard_whatever_the_main_thread_does(program: str, said: str) -> None:
+def test_signals_are_handled_whatever_the_main_thread_does(program: str, said: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )

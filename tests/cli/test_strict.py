@@ -1,4 +1,4 @@
-"""Files with secrets that others can read are told of, and refused where that is wanted."""
+"""Files with secrets that other users can read: reported, and refused with `--strict`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ URL = "redis://flows:nightingale@127.0.0.1:1/0"
 
 
 def plant(what: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with secrets that this command uses, which others can read."""
+    """Create a file with secrets that the command uses and that others can read."""
     path = home / "secret"
     path.write_text("sqlite:///flows.db" if what == "store" else URL)
     settings = home / "wbengine.toml"
@@ -49,19 +49,19 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_commands_do_not_start_with_what_others_can_read(
+def test_strict_command_refuses_secret_files_that_others_can_read(
     kind: str, command: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = plant(kind, home, monkeypatch)
     told = wbengine(*COMMANDS[command], "--strict", "--url", f"filesystem://{home}/broker")
     assert told.code == 78
-    assert f"--strict: others can read {path}, " in told.error and "(mode 0644)" in told.error
+    assert f"--strict: other users can read {path}, " in told.error and "(mode 0644)" in told.error
     assert f"chmod go-rwx {path}" in told.error
     assert "nightingale" not in told.error
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_doctor_tells_and_with_strict_finds_it_wrong(
+def test_doctor_reports_secret_files_and_fails_only_with_strict(
     kind: str, wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = plant(kind, home, monkeypatch)
@@ -71,13 +71,13 @@ def test_the_doctor_tells_and_with_strict_finds_it_wrong(
         (found,) = [one for one in findings if one["check"] == "files"]
         assert (found["good"], found["fix"]) == (good, f"chmod go-rwx {path}")
         assert str(path) in found["text"]
-    assert os.stat(path).st_mode & 0o777 == 0o644  # it was told of, not changed
+    assert os.stat(path).st_mode & 0o777 == 0o644  # the mode is not changed
     path.chmod(0o600)
     findings = wbengine(*words, "--strict").json["findings"]
     assert not [one for one in findings if one["check"] == "files"]
 
 
-def test_files_without_secrets_may_be_read(wbengine: Command, home: Path) -> None:
+def test_strict_accepts_readable_files_without_secrets(wbengine: Command, home: Path) -> None:
     (home / "wbengine.toml").write_text('url = "redis://queues/0"\ninclude = []\n')
     (home / "wbengine.toml").chmod(0o644)
     told = wbengine("worker", "t", "--tasks", "tests.support.worker_tasks", "--burst", "--strict",
@@ -85,7 +85,7 @@ def test_files_without_secrets_may_be_read(wbengine: Command, home: Path) -> Non
     assert told.code == 0, told
 
 
-def test_a_worker_starts_with_private_files(
+def test_strict_worker_starts_with_private_files(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant("token", home, monkeypatch).chmod(0o600)
@@ -95,10 +95,10 @@ def test_a_worker_starts_with_private_files(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_what_others_may_change_is_told_so(
+def test_secret_file_that_others_can_change_is_reported(
     wbengine: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = plant("token", home, monkeypatch)
     path.chmod(0o620)
     told = wbengine("worker", "t", "--tasks", "x", "--strict", "--url", f"filesystem://{home}/b")
-    assert f"others can change {path}" in told.error
+    assert f"other users can change {path}" in told.error

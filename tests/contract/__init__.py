@@ -1,1 +1,1 @@
-"""One suite for each kind of plug, run over every implementation of it."""
+"""Contract tests: one suite for each interface, run on every implementation."""

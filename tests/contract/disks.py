@@ -1,7 +1,7 @@
-"""What a disk has when the power fails, or a process is killed, at any moment of a program's life.
+"""Contents of a disk after a power failure or a killed process, at any point of a program.
 
-A program runs under `strace`; what it did to the files of one folder is done again to a model of
-the disk, step by step.  What was written and not synced is on the disk or not, as it is wanted.
+The program runs under `strace`. Its calls on the files of one folder are repeated on a model of
+the disk. Unsynced data is kept or lost, as requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from tools import _servers
 
-#: The calls that change files, or say which file a number means.
+#: System calls that change files or file descriptors.
 _CALLS: Final = (
     "open,openat,creat,close,dup,dup2,dup3,fcntl,lseek,write,pwrite64,writev,pwritev,ftruncate,"
     "truncate,fallocate,fsync,fdatasync,sync_file_range,rename,renameat,renameat2,unlink,unlinkat,"
@@ -30,7 +30,7 @@ _TEXT: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
 class Call(NamedTuple):
-    """One call that succeeded: its name, its arguments (bytes, or as `strace` prints them)."""
+    """Successful call: name, arguments (bytes, or text as printed by `strace`) and result."""
 
     name: str
     arguments: Sequence[bytes | str]
@@ -38,9 +38,9 @@ class Call(NamedTuple):
 
 
 def trace(arguments: Sequence[str], log: Path) -> list[Call]:
-    """What a program did to files, until it ended.
+    """Return the calls of a program on files.
 
-    Skips the test where programs cannot be traced, unless `CI` is set.
+    Skip the test if programs cannot be traced, unless `CI` is set.
     """
     strace = _servers.find("strace")
     options = ["-f", "-xx", "-s", "100000000", "-o", str(log), "-e", f"trace={_CALLS}"]
@@ -68,7 +68,7 @@ def _calls(lines: list[str]) -> Iterator[Call]:
 
 
 def _arguments(text: str) -> list[bytes | str]:
-    """Texts as bytes, the rest as it is printed."""
+    """Return texts as bytes and other arguments as printed."""
     texts = [bytes.fromhex(each.replace("\\x", "")) for each in _TEXT.findall(text)]
     found: list[bytes | str] = []
     for word in _TEXT.sub('"', text).split(", "):
@@ -79,7 +79,7 @@ def _arguments(text: str) -> list[bytes | str]:
 
 
 class _File:
-    """`kept` is what is on the disk for sure."""
+    """File; `kept` is the synced content."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -90,11 +90,11 @@ class _File:
 
 
 class _Pipe(_File):
-    """One with a name, in which nothing is kept."""
+    """Named pipe, which stores no data."""
 
 
 class _Folder:
-    """Files and folders by name; `kept` are the names that are on the disk for sure."""
+    """Folder; `kept` are the synced entries."""
 
     def __init__(self) -> None:
         self.names: dict[str, _File | _Folder] = {}
@@ -105,7 +105,7 @@ class _Folder:
 
 
 class _Open:
-    """An open file or folder."""
+    """Open file or folder."""
 
     def __init__(self, path: str, what: _File | _Folder, append: bool) -> None:
         self.path, self.what, self.append = path, what, append
@@ -113,7 +113,7 @@ class _Open:
 
 
 class Disk:
-    """The folder `root`, which is empty, and what calls make of it."""
+    """Model of the initially empty folder `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
@@ -121,14 +121,15 @@ class Disk:
         self._open: dict[int, _Open] = {}
 
     def do(self, call: Call) -> bool:
-        """Do it here, too; whether it changed anything."""
+        """Repeat a call; return True if it changed anything."""
         step = getattr(self, f"_{call.name.removesuffix('64').rstrip('23')}", None)
         assert step is not None, f"nobody knows what {call.name} does"
         return bool(step(call.returned, *call.arguments))
 
     def leave(self, target: Path, *, names: bool, data: bool) -> None:
-        """Make a folder of what is left: of names (what was made, renamed, removed) and of data
-        only what is synced, or, where it is so wanted, all.
+        """Write the remaining files to `target`.
+
+        Write only synced names and data, or all if `names` or `data` is true.
         """
         self._leave(self._top, target, names, data)
 
@@ -143,7 +144,7 @@ class Disk:
     # Names.
 
     def _find(self, folder: bytes | str, name: bytes | str) -> tuple[_Folder, str, str] | None:
-        """The folder that a name is in, the name there, and its path; None: it is elsewhere."""
+        """Return the folder of a name, its name there and its path; None outside `root`."""
         assert isinstance(name, bytes), name
         path = os.fsdecode(name)
         if not os.path.isabs(path):

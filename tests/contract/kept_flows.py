@@ -1,4 +1,4 @@
-"""Flows as stores are given them, and how often they are written."""
+"""Flows for tests of stores, and random writes of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import records
 Connection = base.Connection
 
 
-#: Not shrunk: that would take longer than the time of a test, and `differences` are short.
+#: Without shrinking, which would exceed the time limit of a test; `differences` are short.
 few = settings(
     max_examples=amount(8, 40),
     suppress_health_check=list(HealthCheck),
@@ -25,7 +25,7 @@ few = settings(
 
 
 def make(*atoms: models.AtomDetail, name: str = "f") -> tuple[models.LogBook, models.FlowDetail]:
-    """A book with one flow of these atoms."""
+    """Return a logbook with one flow of these atoms."""
     book = models.LogBook("b")
     flow = models.FlowDetail(name)
     flow.add_all(atoms)
@@ -34,7 +34,7 @@ def make(*atoms: models.AtomDetail, name: str = "f") -> tuple[models.LogBook, mo
 
 
 class Turns:
-    """The same random writes to two stores."""
+    """Identical random writes to two stores."""
 
     def __init__(self, draw: Any, ours: Connection) -> None:
         self.draw = draw
@@ -74,12 +74,12 @@ class Turns:
                 connection.save_logbook(self.book)
 
     def touch(self, atom: models.TaskDetail) -> None:
-        """Begin, end, or go on with items."""
+        """Remove, replace or change the items of an atom."""
         change = self.draw(st.sampled_from(["none", "new", "item"]))
         if change == "none":
             atom.items = None
         elif change == "new" or atom.items is None:
-            atom.attempt = self.attempts  # they only rise
+            atom.attempt = self.attempts  # attempts only increase
             atom.items = models.Items(atom.attempt, self.draw(st.lists(records.values, max_size=3)))
         else:
             atom.attempt = atom.items.attempt

@@ -1,4 +1,4 @@
-"""Records to keep: random ones, and pictures of them to compare."""
+"""Random records, and representations to compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def failure(text: str = "no", *more: Any) -> ft.Failure:
     return ft.Failure.from_exception(ValueError(text, *more))
 
 
-# Values: all that the typed codec takes.
+# Values: all types that the codec supports.
 
 _zones = st.sampled_from([None, dt.timezone.utc, dt.timezone(dt.timedelta(hours=-3, minutes=-30))])
 _leaves = (
@@ -30,7 +30,7 @@ _leaves = (
     | st.integers()
     | st.floats(allow_nan=True)
     | st.text()
-    | st.text(st.characters(codec=None), max_size=3)  # lone surrogates too
+    | st.text(st.characters(codec=None), max_size=3)  # includes lone surrogates
     | st.binary(max_size=20)
     | st.complex_numbers(allow_nan=False)
     | st.decimals(allow_nan=False)
@@ -73,7 +73,7 @@ _histories = st.lists(
 _names = st.text(min_size=1, max_size=20)
 _workers = st.none() | st.text(min_size=1, max_size=8)
 
-#: One value of each kind that is easily lost.
+#: Values that encoders often lose.
 EXAMPLES: tuple[Any, ...] = (
     None, True, 0, -1, 2**70, 0.1, -0.0, float("inf"), float("nan"), 1e300, "", "a\0b", "\ud800",
     "Füße 漢字 🦊 \u202e", "'; DROP TABLE wbe_logbooks; --", "%s %(x)s :a ? \\ \" ` {}", b"",
@@ -101,7 +101,7 @@ _counts = st.integers(0, 2**40)
 
 
 def fill(draw: Any, atom: models.AtomDetail) -> None:
-    """Give every field of an atom's own row a value."""
+    """Set every field of an atom's own row."""
     atom.state = draw(st.none() | st.sampled_from(states.ATOM_STATES))
     atom.intention = draw(st.sampled_from(states.INTENTIONS))
     atom.version = draw(st.none() | st.just("1.2"))
@@ -140,7 +140,7 @@ def _fill_item(draw: Any, item: models.ItemDetail) -> None:
 
 @st.composite
 def books(draw: Any) -> models.LogBook:
-    """A book with all that may be in one."""
+    """Generate a logbook with all kinds of records."""
     book = models.LogBook(draw(_names))
     book.meta.update(draw(_meta) or {})
     for _ in range(draw(st.integers(0, 2))):
@@ -153,8 +153,8 @@ def books(draw: Any) -> models.LogBook:
     return book
 
 
-# Pictures: all that records say, types of values included.  They ask the records themselves, for
-# what `to_dict` forgot no store could keep.
+# Representations of all fields, including types. They read the records themselves, because
+# `to_dict` might omit fields.
 
 
 def _value(value: Any) -> Any:
@@ -195,7 +195,7 @@ def of_book(book: models.LogBook) -> Picture:
 
 
 def of_store(connection: base.Connection) -> Picture:
-    """All that is kept, and the epoch and lease of each flow."""
+    """Return all records, and the epoch and lease of each flow."""
     return {
         book.uuid: {
             **of_book(book),
@@ -207,7 +207,7 @@ def of_store(connection: base.Connection) -> Picture:
 
 
 def differences(found: Any, expected: Any, path: str = "") -> list[str]:
-    """Where two pictures differ, the first few places."""
+    """Return the first differences between two representations."""
     if isinstance(found, dict) and isinstance(expected, dict):
         lines = [
             f"{path}: only in one: {key!r:.60}" for key in sorted(found.keys() ^ expected.keys())

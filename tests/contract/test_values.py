@@ -1,7 +1,4 @@
-"""What may travel arrives equal and of the same type; all else is refused, with its path.
-
-Through `wbengine.types.codec`, which is what messages and stores are written with.
-"""
+"""Encoding of values with `wbengine.types.codec`: round trips, limits and refused values."""
 
 from __future__ import annotations
 
@@ -101,7 +98,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
+def test_decoded_value_equals_encoded_value_and_has_same_type(value: Any) -> None:
     assert same(codec.loads(codec.dumps(value)), value)
 
 
@@ -120,7 +117,7 @@ def test_values_come_back_equal_and_of_the_same_type(value: Any) -> None:
         max_leaves=10,
     )
 )
-def test_rubbish_is_refused_with_one_kind_of_error(tree: Any) -> None:
+def test_random_json_is_decoded_or_raises_invalid_format(tree: Any) -> None:
     try:
         value = codec.loads(json.dumps(tree))
     except exceptions.InvalidFormat:
@@ -131,7 +128,7 @@ def test_rubbish_is_refused_with_one_kind_of_error(tree: Any) -> None:
         assert "nested" in str(error)
 
 
-def test_failures_come_back() -> None:
+def test_failure_is_decoded_unchanged() -> None:
     try:
         try:
             raise KeyError("inner")
@@ -145,7 +142,7 @@ def test_failures_come_back() -> None:
     assert back.to_dict() == failure.to_dict()
 
 
-def test_text_is_plain_json_with_tags_for_other_types() -> None:
+def test_encoded_text_is_json_with_tags_for_other_types() -> None:
     assert codec.dumps({"a": [1, 2.5, None, "é"]}) == '{"a":[1,2.5,null,"é"]}'.encode()
     assert codec.dumps((1,)) == b'{"$wbe":"tuple","v":[1]}'
     assert codec.dumps({1: 2}) == b'{"$wbe":"dict","v":[[1,2]]}'
@@ -155,15 +152,15 @@ def test_text_is_plain_json_with_tags_for_other_types() -> None:
     assert codec.dumps(moment) == b'{"$wbe":"datetime","v":"2024-01-02T03:04:05+00:00"}'
 
 
-def test_equal_sets_give_equal_bytes() -> None:
+def test_equal_sets_have_equal_encoding() -> None:
     # 0 and 8 collide in a small table, so these two iterate differently.
     assert list({0, 8}) != list({8, 0})
     assert codec.dumps({0, 8}) == codec.dumps({8, 0})
 
 
-# How deep ---------------------------------------------------------------------------------------
+# -- nesting
 
-#: Ways to put a value into a container, and how many levels of JSON it becomes.
+#: Containers, with the levels of JSON that each adds.
 CONTAINERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "list": (1, lambda value: [value]),
     "dict": (1, lambda value: {"k": value}),
@@ -181,7 +178,7 @@ def nested(value: Any, times: int, put: Callable[[Any], Any] = lambda value: [va
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_containers_travel_nested_to_64_levels_and_no_deeper(kind: str) -> None:
+def test_containers_can_be_nested_64_levels_deep(kind: str) -> None:
     levels, put = CONTAINERS[kind]
     deepest = nested(nested(1, 64 // levels, put), 64 % levels)
     text = codec.dumps(deepest)
@@ -194,8 +191,7 @@ def test_containers_travel_nested_to_64_levels_and_no_deeper(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_containers_count_alike_inside_and_outside_others(kind: str) -> None:
-    """One of a kind, at every depth: what is packed can be unpacked."""
+def test_inner_and_outer_containers_count_the_same_levels(kind: str) -> None:
     levels, put = CONTAINERS[kind]
     for outside in range(60, 65):
         value = nested(put(1), outside)
@@ -207,13 +203,13 @@ def test_containers_count_alike_inside_and_outside_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"x", math.inf, Color.RED, Access.READ | Access.WRITE])
-def test_tagged_values_are_one_level(value: Any) -> None:
+def test_tagged_scalar_counts_as_one_level(value: Any) -> None:
     assert same(codec.loads(codec.dumps(nested(value, 63))), nested(value, 63))
     with pytest.raises(exceptions.NotEncodable, match="deeper than 64"):
         codec.dumps(nested(value, 64))
 
 
-# Refusals ---------------------------------------------------------------------------------------
+# -- refused values
 
 
 @pytest.mark.parametrize(
@@ -241,7 +237,7 @@ def test_tagged_values_are_one_level(value: Any) -> None:
         (nested(1, 65, lambda value: {"k": value}), "result" + "['k']" * 64, "deeper than 64"),
     ],
 )
-def test_refusals_name_the_path(value: Any, path: str, text: str) -> None:
+def test_error_contains_path_of_unencodable_value(value: Any, path: str, text: str) -> None:
     with pytest.raises(exceptions.NotEncodable) as caught:
         codec.dumps(value)
     assert caught.value.path.startswith(path)
@@ -250,21 +246,21 @@ def test_refusals_name_the_path(value: Any, path: str, text: str) -> None:
     assert str(caught.value).startswith(caught.value.path)
 
 
-def test_refusals_begin_with_the_name_of_the_root() -> None:
+def test_error_path_starts_with_given_root_name() -> None:
     with socket.socket() as value, pytest.raises(exceptions.NotEncodable) as caught:
         codec.dumps({"conn": value}, "arguments")
     assert caught.value.path == "arguments['conn']"
     assert caught.value.type_name == "socket.socket"
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
+def test_recursive_value_is_refused() -> None:
     value: list[Any] = []
     value.append({"again": value})
     with pytest.raises(exceptions.NotEncodable, match="contains itself"):
         codec.dumps(value)
 
 
-def test_a_field_or_attribute_that_would_be_lost_is_refused() -> None:
+def test_dataclass_with_extra_or_missing_attribute_is_refused() -> None:
     point = Point(1)
     point.extra = 2  # type: ignore[attr-defined]
     with pytest.raises(exceptions.NotEncodable, match="'extra'"):
@@ -276,7 +272,7 @@ def test_a_field_or_attribute_that_would_be_lost_is_refused() -> None:
 
 @pytest.mark.parametrize("cls", [int, Pair, collections.OrderedDict, object, "Color"])
 def test_only_enums_and_dataclasses_can_be_allowed(cls: Any) -> None:
-    with pytest.raises(TypeError, match="only Enum classes and dataclasses"):
+    with pytest.raises(TypeError, match="must be an Enum or a dataclass"):
         codec.allow(cls)
 
 
@@ -303,12 +299,12 @@ def test_only_enums_and_dataclasses_can_be_allowed(cls: Any) -> None:
         (b"[" * 200_000, "acceptable"),
     ],
 )
-def test_other_text_than_strict_json_is_refused(text: Any, reason: str) -> None:
+def test_text_that_is_not_strict_json_is_refused(text: Any, reason: str) -> None:
     with pytest.raises(exceptions.InvalidFormat, match=reason):
         codec.loads(text)
 
 
-def test_text_just_within_the_limits_is_read() -> None:
+def test_text_at_limits_is_decoded() -> None:
     assert codec.loads(b"-" + b"9" * 4300) == -int("9" * 4300)
     assert codec.loads(b'["\\ud83d\\ude00"]') == ["\U0001f600"]
 
@@ -351,20 +347,20 @@ def test_classes_are_refused_until_they_are_allowed() -> None:
         codec.dumps(Unknown(1))
 
 
-def test_exceptions_are_more_than_their_fields() -> None:
+def test_exception_dataclasses_are_refused() -> None:
     @dataclasses.dataclass
     class Bad(Exception):
         code: int
 
-    with pytest.raises(TypeError, match="only Enum classes and dataclasses"):
+    with pytest.raises(TypeError, match="must be an Enum or a dataclass"):
         codec.allow(Bad)
     with pytest.raises(exceptions.NotEncodable, match=r"send Failure\.from_exception"):
         codec.dumps([Bad(1)])
 
 
-# Hashes that are the same -------------------------------------------------------------------------
+# -- hash collisions
 
-#: Numbers are hashed modulo this one, and by no secret of the process.
+#: Modulus of the hash of numbers, which no process randomizes.
 _MODULUS = 2**61 - 1
 
 
@@ -378,7 +374,7 @@ _MODULUS = 2**61 - 1
     ],
 )
 def test_keys_with_the_same_hash_are_refused(key: Callable[[int], Any]) -> None:
-    """Each insertion would take as long as all before it together."""
+    """Each insertion would take as long as all earlier ones together."""
     few = {key(n) for n in range(1, 33)}
     assert few == codec.loads(codec.dumps(few))
     for value in (few | {key(33)}, frozenset(few | {key(33)}), dict.fromkeys([*few, key(33)])):
@@ -390,8 +386,8 @@ def test_keys_with_the_same_hash_are_refused(key: Callable[[int], Any]) -> None:
             codec.loads(json.dumps({"$wbe": tag, "v": told}))
 
 
-def test_only_so_many_keys_of_what_travels_are_neither_text_nor_bytes() -> None:
-    """A store keeps more of them."""
+def test_number_of_unusual_keys_in_messages_is_limited() -> None:
+    """A store accepts more of them."""
     send, receive, many = envelope.packer(True), envelope.unpacker(True), range(100_001)
     assert len(receive(send(dict.fromkeys(many[:-1])))) == 100_000
     assert len(receive(send({b"", *map(str, many)}))) == 100_002

@@ -1,4 +1,4 @@
-"""Flows that are killed: what they do, who runs and kills them, and how what they left is judged.
+"""Flows whose processes are killed: the tasks, the processes, the kills, and the checks.
 
-Nothing here runs threads in the process that forks: engines and workers live in children.
+The process that forks runs no threads: engines and workers run in child processes.
 """

@@ -1,5 +1,7 @@
-"""Processes that are made to be killed: forks of one that has imported everything and runs no
-thread, so that one costs some milliseconds.
+"""Processes that are killed: forks of one process that has imported all modules and runs no
+threads.
+
+A fork takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from wbengine import _crash
 
 _PR_SET_PDEATHSIG = 1
 
-#: Seconds after which a process hangs: it says where, and ends with `HUNG`.
+#: Seconds after which a process counts as hung: it writes its stacks and exits with `HUNG`.
 PATIENCE = 60.0
 
 
-#: The point at which a flow is saved, before each of its turns.
+#: The crash point before each save of a flow.
 _SAVE = "storage.before-save"
 
 
 @dataclass(frozen=True)
 class Kill:
-    """That a process dies the `hit`-th time it comes to `point`."""
+    """A SIGKILL when a process reaches `point` for the `hit`-th time."""
 
     point: str
     hit: int = 1
@@ -43,11 +45,11 @@ class Kill:
 
 
 class Hits:
-    """Counts the crash points that a process comes to; at one of them, it dies."""
+    """Counts the crash points that a process reaches, and kills it at one of them."""
 
     def __init__(self, kill: Kill | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        #: The most seconds that passed between two saves of a flow.
+        #: Maximum number of seconds between two saves of a flow.
         self.rest = 0.0
         self._kill = kill
         self._saved = time.monotonic()
@@ -56,7 +58,7 @@ class Hits:
         _crash.install(self._hit)
 
     def save(self) -> None:
-        """A flow is saved, or all are done."""
+        """Record the time of a save, or of the end."""
         before, self._saved = self._saved, time.monotonic()
         self.rest = max(self.rest, self._saved - before)
 
@@ -67,11 +69,11 @@ class Hits:
         kill = self._kill
         if kill is not None and point == kill.point and self.counts[point] >= kill.hit:
             os.kill(os.getpid(), signal.SIGKILL)
-            signal.pause()  # other threads may still be running: this one does nothing more
+            signal.pause()  # other threads can still run until the process ends; this one must not
 
 
 def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int:
-    """Do `work` in a child, which dies with this process; what it says is added to `log`."""
+    """Run `work` in a child, which dies with this process, and append its output to `log`."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -102,17 +104,17 @@ def fork(work: Callable[[], None], log: Path, patience: float = PATIENCE) -> int
 
 
 def die_with_parent() -> None:
-    """Let this process be killed when the one that forked it ends, however that comes."""
+    """Let the kernel kill this process when its parent ends in any way."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait(pid: int) -> int:
-    """How a child ended: its exit code, or minus the number of the signal."""
+    """Wait for a child. Return its exit code, or minus the number of the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def kill(pid: int) -> None:
-    """End a child of ours, and wait for its end."""
+    """Kill a child of this process and wait for its end."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -120,7 +122,7 @@ def kill(pid: int) -> None:
 
 
 def ended(pid: int, within: float) -> int | None:
-    """How a child ended, if it did within so many seconds."""
+    """Return the exit code of a child like `wait`, or None if it does not end in time."""
     watched = os.pidfd_open(pid)
     try:
         if not select.select([watched], [], [], max(0.0, within))[0]:
@@ -131,7 +133,7 @@ def ended(pid: int, within: float) -> int | None:
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for what other processes do and tell nobody of."""
+    """Poll a condition that depends on other processes."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -140,7 +142,7 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 
 class Clean:
-    """What logs may not say."""
+    """Words that must not occur in logs."""
 
     WORDS = ("Traceback", "ERROR", "CRITICAL")
 

@@ -1,4 +1,5 @@
-"""A full disk: whoever writes says so, nothing is damaged, and with room again the flow goes on."""
+"""Full disks: writes raise errors, no data is damaged, and the flow continues when space is free.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from wbengine.persistence import backends
 KINDS = ("dir", "sqlite")
 FLOW = "heavy"
 
-#: Bytes of the small disk, and what is left of it when the flow begins; it needs about 3 MB.
+#: Size of the small disk in bytes, and the free space when the flow begins. The flow needs 3 MB.
 SIZE = 16 << 20
 ROOM = 600 << 10
 
 
 def run(folder: Path, kinds: Sequence[str] = KINDS) -> int:
-    """How many problems there are; prints what happened."""
+    """Run on all kinds of stores, print the results, and return the number of problems."""
     engines.preload(kinds)
     expected = engines.expected(folder / "expected", [FLOW])
     problems = []
@@ -39,8 +40,11 @@ def run(folder: Path, kinds: Sequence[str] = KINDS) -> int:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
-    """A disk at `folder`: how it is made, what fills it (in the process that writes), what empties
-    it again.  Where nothing may be mounted, files that cannot grow are as near as it gets.
+    """Mount a small disk at `folder`. Yield its description, a function that fills it (in the
+    process
+    that writes), and a function that empties it.
+
+    Without permission to mount, a limit of the file size replaces the disk.
     """
     folder.mkdir(parents=True)
     mounted = subprocess.run(
@@ -101,7 +105,7 @@ def _fill_up(folder: Path, kind: str, expected: judging.Story) -> list[str]:
         done = len(work.deeds(FLOW))
         if not 0 < done < len(expected.deeds):
             return [f"it was full too soon or too late: after {done} deeds"]
-        # What is full can be read.
+        # A full disk is still readable.
         code = children.wait(children.fork(lambda: _read(work), log))
         if code:
             return [f"when it is full, it cannot be read: {log.read_text(encoding='utf-8')}"]

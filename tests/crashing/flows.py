@@ -1,6 +1,6 @@
-"""The flows that are killed, and what must have become of them in the end.
+"""The flows whose processes are killed, and their expected results.
 
-Each is always made alike from its name, as whoever resumes it has only that.
+The name determines the flow, because a resuming process has only the name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tests.crashing import tasks
 from wbengine import retry, states, task
 from wbengine.patterns import graph_flow, linear_flow, unordered_flow
 
-#: More rounds than anything is killed: a task lost with its worker takes one.
+#: More than the number of kills: each task that is lost with its worker needs one round.
 ROUNDS = 9
 
 
 def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
-    """What the flows are given."""
+    """Return the inputs of the flows."""
     return {
         "audit": audit,
         "nap": nap,
@@ -30,20 +30,20 @@ def store(audit: str, nap: float = 0.0) -> dict[str, Any]:
 
 
 def make(name: str) -> Any:
-    """`main`, `undone`, `slow`, `harmless`, `heavy`, or `mixed-<number>`."""
+    """Return the flow `main`, `undone`, `slow`, `harmless`, `heavy` or `mixed-<number>`."""
     kind, _, number = name.partition("-")
     return _MAKERS[kind](name, int(number or 0))
 
 
 def end_of(name: str) -> str:
-    """The state in which the flow ends."""
+    """Return the expected final state."""
     if name.startswith("mixed"):
         return states.REVERTED if _fails(int(name.partition("-")[2])) else states.SUCCESS
     return states.REVERTED if name == "undone" else states.SUCCESS
 
 
 def _main(name: str, number: int) -> Any:
-    """All there is, and it ends well."""
+    """Contains all features and succeeds."""
     flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
     wide = unordered_flow.Flow("wide").add(
         tasks.Step("left", provides="left"),
@@ -82,7 +82,7 @@ def _branches() -> Any:
 
 
 def _undone(name: str, number: int) -> Any:
-    """Fails twice, and is reverted."""
+    """Fails twice and is reverted."""
     flow = linear_flow.Flow(name, retry=retry.Times(2, "rounds", provides="round"))
     return flow.add(
         tasks.Step("first"),
@@ -93,13 +93,15 @@ def _undone(name: str, number: int) -> Any:
 
 
 def _slow(name: str, number: int) -> Any:
-    """Lasts a while, in one task."""
+    """Contains one slow task."""
     flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
     return flow.add(tasks.Step("first"), tasks.Late("late"), tasks.Step("last"))
 
 
 def _mixed(name: str, number: int) -> Any:
-    """Twenty tasks in one of many shapes, the same for the same number; some fail at the end."""
+    """Contains twenty tasks in a shape that the number determines; some of these flows fail at the
+    end.
+    """
     chance = random.Random(number)
     flow = linear_flow.Flow(name, retry=retry.Times(2, "rounds", provides="round"))
     left, count = 16, 0
@@ -125,13 +127,13 @@ def _mixed(name: str, number: int) -> Any:
 
 
 def _harmless(name: str, number: int) -> Any:
-    """With a task that may run twice."""
+    """Contains an idempotent task."""
     flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
     return flow.add(tasks.Step("first"), tasks.Harmless("harmless"), tasks.Step("last"))
 
 
 def _heavy(name: str, number: int) -> Any:
-    """What it keeps takes some megabytes."""
+    """Stores a few megabytes."""
     flow = linear_flow.Flow(name, retry=retry.Times(ROUNDS, "rounds", provides="round"))
     parts = [f"t{index}" for index in range(20)]
     flow.add(*(tasks.Bulky(part, provides=part, inject={"size": 100_000}) for part in parts))
@@ -149,7 +151,7 @@ def _each() -> Any:
 
 
 class _Parts(task.Task):
-    """The results of several tasks, in one list; it costs nothing, so it stays here."""
+    """Collects the results of several tasks in one list. It runs in the engine's process."""
 
     def execute(self, **parts: Any) -> list[Any]:
         return [parts[name] for name in sorted(parts)]

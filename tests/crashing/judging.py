@@ -1,4 +1,4 @@
-"""Whether what was killed and resumed came to the right end, and what it was that went wrong."""
+"""The checks of flows that were killed and resumed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tests.crashing.pictures import Picture
 
 @dataclass
 class Cut:
-    """What the store said of a flow after somebody was killed, if anybody looked.
+    """The stored records of a flow after a kill, if a later process read them.
 
-    So many deeds were done by then, as somebody may still be at work, and so many at the kill.
+    `seen` and `deeds` are the numbers of deeds at the read and at the kill; a worker can continue
+    in between.
     """
 
     picture: Picture | None
@@ -24,7 +25,7 @@ class Cut:
 
 @dataclass
 class Story:
-    """All that is known of one flow that was killed and resumed."""
+    """The recorded history of one flow that was killed and resumed."""
 
     flow: str
     deeds: Sequence[str]
@@ -34,10 +35,10 @@ class Story:
 
 @dataclass
 class Rules:
-    """What may happen.
+    """The permitted effects of kills.
 
-    `once`: no deed is done twice.  `lost`: a task may be lost with its worker, so that what follows
-    happens in a later wave.  `ahead`: what runs is known to the store before.
+    `once`: no deed is repeated. `lost`: a task can be lost with its worker, so that later deeds are
+    in a later wave. `ahead`: the store contains each attempt before it runs.
     """
 
     once: bool = False
@@ -46,7 +47,7 @@ class Rules:
 
 
 def problems(story: Story, expected: Story, rules: Rules) -> list[str]:
-    """What went wrong; `expected` is the story of the same flow undisturbed."""
+    """Return the problems of a flow; `expected` is the story of the same flow without kills."""
     if rules.lost and story.end is not None and _may_differ(story.end, expected):
         found = _twice(story, rules)
     else:
@@ -56,21 +57,21 @@ def problems(story: Story, expected: Story, rules: Rules) -> list[str]:
 
 
 def again(story: Story) -> int:
-    """How many deeds were done once more than they had to be."""
+    """Return the number of repeated deeds."""
     return len(story.deeds) - len(set(story.deeds))
 
 
 def _may_differ(end: Picture, expected: Story) -> bool:
-    """Whether the loss of a worker explains an end in which not every task took part."""
+    """Return whether the loss of a worker explains an end in which some tasks did not run."""
     if expected.end is not None and expected.end["state"] == "REVERTED" == end["state"]:
-        # It was the last round that the loss put an end to.
+        # The loss ended the last round.
         found = {atom["row"]["state"] for atom in end["atoms"].values() if atom["row"]["attempt"]}
         return found <= {"REVERTED", "PENDING"}
     return _is_stuck(end)
 
 
 def _is_stuck(end: Picture) -> bool:
-    """Whether a worker died while it reverted a task: nobody knows how far it came."""
+    """Return whether a worker died during a reversion, so that its progress is unknown."""
     failures = [
         str(record["revert_failure"])
         for atom in end["atoms"].values()
@@ -99,7 +100,7 @@ def _deeds(story: Story, expected: Story, rules: Rules) -> list[str]:
     if rules.lost:
         left = audit.timeless(wanted) - audit.timeless(counts)
         strange = audit.timeless(counts) - audit.timeless(wanted)
-        # Of what is lost in the middle, others are reverted that never are otherwise.
+        # After a loss, other tasks are reverted than without kills.
         strange = {deed for deed in strange if not deed.endswith(" revert")}
     else:
         left, strange = wanted - set(counts), set(counts) - wanted
@@ -118,7 +119,7 @@ def _twice(story: Story, rules: Rules) -> list[str]:
 
 
 def _saved(story: Story) -> list[str]:
-    """Nothing whose outcome was saved is done again."""
+    """Return the deeds that were repeated after their result was saved."""
     found = []
     for number, cut in enumerate(story.cuts, 1):
         if cut.picture is None:
@@ -133,7 +134,7 @@ def _saved(story: Story) -> list[str]:
 
 
 def _ahead(story: Story, rules: Rules) -> list[str]:
-    """Nobody runs but under a number that was saved before, and under each number once."""
+    """Return the tasks that ran more often than the attempts that were saved before."""
     if not rules.ahead:
         return []
     found = []
@@ -144,7 +145,7 @@ def _ahead(story: Story, rules: Rules) -> list[str]:
         runs = Counter(deed.partition(" ")[0] for deed in story.deeds[:deeds])
         for name, count in sorted(runs.items()):
             if name.endswith("]"):
-                continue  # an item: it has the number of its Map
+                continue  # an item has the attempt of its Map
             atom = picture["atoms"].get(name)
             attempts = atom["row"]["attempt"] if atom is not None else 0
             if count > attempts:
@@ -153,6 +154,6 @@ def _ahead(story: Story, rules: Rules) -> list[str]:
 
 
 def summary(stories: Mapping[str, Story]) -> str:
-    """For people: how much was done, and how much of it again."""
+    """Return a line of text with the numbers of deeds and of repetitions."""
     done = sum(len(story.deeds) for story in stories.values())
     return f"{done} runs, {sum(map(again, stories.values()))} of them again"

@@ -1,4 +1,4 @@
-"""What a store says of a flow, as plain data that can be compared and handed on."""
+"""The stored records of a flow as plain data that can be compared and sent to another process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WAVE = re.compile(r"(execute|revert) \d+\.\d+")
 
 
 def take(connection: base.Connection, flow: str) -> Picture:
-    """Of one flow, by its uuid."""
+    """Return the picture of the flow with this uuid."""
     return of(connection.get_flow_details(flow))
 
 
 def take_whole(connection: base.Connection, flow: str) -> Picture:
-    """The same, and what it looks like when it is drawn."""
+    """Return the picture of a flow including its outline."""
     detail, outline = connection.get_flow_details(flow), connection.get_outline(flow)
     if detail.outlined is not None:
         assert outline is not None and outline.digest == detail.outlined, "its outline is lost"
@@ -40,20 +40,20 @@ def _atom(atom: models.AtomDetail) -> dict[str, Any]:
 
 
 def saved(picture: Picture) -> set[str]:
-    """The deeds whose outcome is kept."""
+    """Return the deeds whose results are stored."""
     return audit.deeds_in(json.dumps(picture))
 
 
 def outline(picture: Picture, *, timeless: bool = False) -> dict[str, Any]:
-    """What must be the same however often a flow was killed: states and results, of all atoms.
+    """Return the part that must not depend on kills: states and results of all atoms.
 
-    `timeless`: whichever wave it was in which they ended so.
+    :param timeless: ignore the wave in which an atom ended.
     """
     found: dict[str, Any] = {"": picture["state"], " as it is drawn": picture.get("drawn")}
     for name, atom in picture["atoms"].items():
         row = atom["row"]
         if row["name"].startswith("_"):
-            continue  # what was injected
+            continue  # the injected values
         found[name] = {
             "state": row["state"],
             "results": row["results"] if "waves" not in name and "rounds" not in name else None,

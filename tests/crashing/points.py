@@ -1,4 +1,4 @@
-"""The places at which wbengine may be killed, read out of its source."""
+"""The crash points of wbengine, read from its source."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Point:
 
     @property
     def of_worker(self) -> bool:
-        """Whether workers come there, and no engine."""
+        """Return whether only workers reach the point."""
         return self.name.startswith("worker.")
 
 
 def find(package: Path = PACKAGE) -> list[Point]:
-    """All of them, by name.
+    """Return all points by name.
 
-    :raises ValueError: one is not named by a string literal, so that nobody can tell what it is.
+    :raises ValueError: if the name of a point is not a string literal.
     """
     found: dict[str, Point] = {}
     for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Many jobs over a few processes without threads, so that each of them can fork as well."""
+"""Many jobs in a few processes without threads, so that each process can fork."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from tests.crashing import children
 
 _Job = TypeVar("_Job")
 
-#: Enters whatever the jobs of one process share; gives what does one.
+#: Opens the resources that the jobs of one process share, and yields the function that runs a
+#: job.
 Enter = Callable[[int], AbstractContextManager[Callable[[_Job], dict[str, Any]]]]
 
 _NUMBER = 4
 
 
 def spread(jobs: Sequence[_Job], processes: int, enter: Enter[_Job]) -> Iterator[dict[str, Any]]:
-    """What became of each job, as it is done; a job that raises gives {'error': ...}.
+    """Yield the result of each job when it is done; a job that raises yields {'error': ...}.
 
-    All processes are gone afterwards.
+    All processes have ended afterwards.
     """
     todo, give = os.pipe()
     for number in range(len(jobs)):
-        os.write(give, number.to_bytes(_NUMBER, "big"))  # 16,000 of them fit
+        os.write(give, number.to_bytes(_NUMBER, "big"))  # the pipe has room for 16,000
     os.close(give)
     readers: dict[int, int] = {}
     rest: dict[int, bytes] = {}

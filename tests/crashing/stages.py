@@ -1,4 +1,4 @@
-"""The whole sweep: which cases there are, and the table at the end."""
+"""The whole sweep: the list of cases and the final table."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tests.crashing import engines, judging, points, spreading, stores, sweep
 from tests.crashing.children import Kill
 from tests.crashing.sweep import Case
 
-#: Points that no process comes to in a sweep over all stores and engines, and why.
+#: Points that no process reaches in a sweep over all stores and engines, with the reason.
 UNREACHED: Mapping[str, str] = {
     "submit.kept": "engines load their flows themselves; tests of job boards die there",
 }
 
-#: Constants that are set lower, so that what happens to big stores happens to small ones.
+#: Constants with smaller values, so that small stores behave like big ones.
 LIMITS: Mapping[str, Any] = {}
 
-#: What must be tried besides, for the points that the usual flows do not come to.
+#: Additional flows and options for the points that the usual flows do not reach.
 EXTRA: Sequence[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]] = (
     (("slow",), (("lease", 0.6),)),
 )
 
-#: Words in the names of points at which something is done beside the flows that engines run: who
-#: goes on there need not have much to do.
+#: Words in names of points outside the runs of engines. A process that resumes there can have
+#: little : work.
 _BESIDE: Sequence[str] = ("wish", "flow-destroy", "flow-forgotten", "removal-commit")
 
-#: What points, or all of an area, need; every engine comes to the others.
+#: Conditions of points or areas. Every engine reaches the other points.
 _AREAS: Mapping[str, Callable[[str, str], bool]] = {
     **dict.fromkeys(
         (
@@ -51,13 +51,14 @@ _AREAS: Mapping[str, Callable[[str, str], bool]] = {
 }
 
 
-#: So many ways are tried to a point that is only come to after a kill.
+#: Number of attempts for a point that is only reached after a kill.
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is swept: configurations of (store, engine), and how thoroughly."""
+    """The scope of a sweep: configurations of (store, engine), and how thoroughly they are tested.
+    """
 
     configs: tuple[tuple[str, str], ...]
     thorough: bool = True
@@ -88,7 +89,7 @@ class Tally:
 
 
 class Sweep:
-    """One sweep, from the folder it works in to the problems it found."""
+    """One sweep with its folder and its problems."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
@@ -103,7 +104,7 @@ class Sweep:
         self._told: list[dict[str, Any]] = []
 
     def run(self) -> int:
-        """How many problems there are; prints the table."""
+        """Run the sweep, print the table, and return the number of problems."""
         began = time.monotonic()
         kinds = {store for store, _ in self.plan.configs}
         with stores.databases(kinds, self.plan.jobs) as self._databases:
@@ -121,7 +122,9 @@ class Sweep:
         return len(self.problems)
 
     def _census(self) -> tuple[dict[tuple[str, str], dict[str, int]], list[list[Case]]]:
-        """Who comes where, undisturbed; and the cases of the points that only slow flows reach."""
+        """Return the points that each configuration reaches without kills, and the cases of points
+        that only slow flows reach.
+        """
         plain: dict[tuple[str, str], dict[str, int]] = {}
         extra = []
         cases = [self._case(*config) for config in self.plan.configs]
@@ -175,13 +178,15 @@ class Sweep:
         return found
 
     def _second(self, told: Sequence[Mapping[str, Any]]) -> list[Case]:
-        """Points that only those come to who go on after a kill: there, they are killed as well."""
+        """Return cases for points that only a resuming process reaches: a second kill happens
+        there.
+        """
         wanted: dict[tuple[str, ...], list[Case]] = defaultdict(list)
         for one in told:
             for name in one["resumed_hits"]:
                 if self.plan.only not in name or self.tallies[name].reached or not one["kills"]:
                     continue
-                # Threads do not meet each time as they met once.
+                # Threads can interleave differently in each run.
                 cases = wanted[(name, *one["config"])]
                 if len(cases) < _TRIES:
                     first = Kill(*one["kills"][0])
@@ -190,7 +195,9 @@ class Sweep:
         return [*found, *self._both()]
 
     def _both(self) -> Iterator[Case]:
-        """Points that only those come to who find a worker dead that had work for them."""
+        """Yield cases for points that an engine reaches only if it finds a dead worker with its
+        requests.
+        """
         for config in self.plan.configs:
             for name in sorted(self.points):
                 wanted = name.startswith("executor.") and self.plan.only in name
@@ -229,7 +236,7 @@ class Sweep:
 
     def _check_reached(self) -> None:
         if self.plan.only or self.plan.durability != "each":
-            return  # with other levels there is less to be found by whoever goes on
+            return  # with other durability, a resuming process finds fewer records
         reached = {name for name, tally in self.tallies.items() if tally.reached}
         for name, point in sorted(self.points.items()):
             if name not in reached and name not in UNREACHED and self._within(name):
@@ -238,7 +245,7 @@ class Sweep:
             self._problem(f"{name} is reached after all: drop its exception")
 
     def _within(self, name: str) -> bool:
-        """Whether one of the stores and engines of this sweep comes there at all."""
+        """Return whether a configuration of this sweep can reach the point."""
         needs = _AREAS.get(name) or _AREAS.get(name.partition(".")[0])
         return needs is None or any(needs(*config) for config in self.plan.configs)
 

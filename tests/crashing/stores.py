@@ -1,4 +1,4 @@
-"""Where records are kept that are to survive."""
+"""The stores of flows whose processes are killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = ("dir", "sqlite", "postgresql")
 
 
 class Stores:
-    """Makes stores below a folder; servers are there already, a database of each for each user."""
+    """Creates stores in a folder, or returns the databases of this process on running servers."""
 
     def __init__(self, folder: Path, databases: dict[str, str]) -> None:
         self._folder = folder
@@ -26,7 +26,7 @@ class Stores:
 
 @contextlib.contextmanager
 def databases(kinds: Iterable[str], count: int) -> Iterator[list[dict[str, str]]]:
-    """One database of each server for each of `count` users."""
+    """Yield a database on each server for each of `count` processes."""
     with contextlib.ExitStack() as stack:
         made: list[dict[str, str]] = [{} for _ in range(count)]
         if "postgresql" in kinds:

@@ -1,4 +1,4 @@
-"""The storm: engine processes die at any moment, again and again, until all flows have ended."""
+"""The storm: random kills of engine processes until all flows have ended."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from typing import Any
 from tests.crashing import children, engines, judging, stores, workers
 from tests.seams.stores import left_in
 
-#: Engine processes at a time, and the kinds of engines among them.
+#: Kinds of the engine processes that run at the same time.
 GROUPS = ("worker-based", "worker-based", "worker-based", "serial", "serial", "serial")
 WORKERS = 2
-#: Seconds that a task takes at least.
+#: Minimum duration of a task in seconds.
 NAP = 0.002
 
 
 @dataclass
 class Group:
-    """Flows that one engine process after the other runs."""
+    """Flows that one engine process after another runs."""
 
     work: engines.Work
     kind: str
     store: str
-    #: How often its process is still to be killed.
+    #: Number of remaining kills.
     kills: int
     pid: int | None = None
     lives: int = 0
     killed: int = 0
-    #: When to kill: so many deeds, then so many seconds after the process began.
+    #: Time of the kill: the number of deeds, then the time by the monotonic clock.
     deeds: int = 0
     moment: float = 0.0
     cuts: list[dict[str, int]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """How much was done, in bytes of audit: cheap to ask, and it only grows."""
+        """Return the size of the audit in bytes: a cheap measure of progress that only grows."""
         return sum(
             path.stat().st_size for path in self.work.folder.glob("audit-*") if path.exists()
         )
 
 
 class Storm:
-    """So many flows and kills, over stores and kinds of engines."""
+    """Flows and kills over all stores and kinds of engines."""
 
     def __init__(
         self, flows: int, kills: int, kinds: Sequence[str], seed: int, folder: Path
@@ -62,7 +62,7 @@ class Storm:
         self.problems: list[str] = []
 
     def run(self) -> int:
-        """How many problems there are; prints how it goes, and a table."""
+        """Run the storm, print the progress and a table, and return the number of problems."""
         began = time.monotonic()
         engines.preload(self._kinds)
         self._expected = engines.expected(self._folder / "expected", self._names)
@@ -105,7 +105,7 @@ class Storm:
             share = self._kills // count + (number < self._kills % count)
             yield Group(work, kind, store, share)
 
-    # -- the storm itself -----------------------------------------------------------------------
+    # -- kills ----------------------------------------------------------------------------------
 
     def _blow(self, groups: Sequence[Group]) -> None:
         told = time.monotonic()
@@ -127,7 +127,7 @@ class Storm:
                     children.kill(group.pid)
 
     def _hand_on(self, groups: Sequence[Group], living: Sequence[Group]) -> None:
-        """Kills that came too late for one group are for another."""
+        """Transfer the remaining kills of finished groups to other groups."""
         for group in groups:
             if living and group.kills and group.pid is None:
                 self._chance.choice(living).kills += group.kills
@@ -139,7 +139,7 @@ class Storm:
         left = max(0, wanted - size)
         group.pid = engines.live(group.work, group.lives)
         group.lives += 1
-        # So that all of them come before the end: the rest of the work over the rest of the kills.
+        # Spread the remaining kills over the remaining work, so that all happen before the end.
         mean = left // (group.kills + 1) if group.kills else 0
         group.deeds = size + self._chance.randint(0, mean)
         delay = self._chance.choice([0.0, 0.02, 0.1]) if mean > 300 else 0.01
@@ -166,7 +166,7 @@ class Storm:
         pid = 1 + len(str(os.getpid())) + 1
         return sum(len(deed) + pid for deed in self._expected[flow].deeds)
 
-    # -- afterwards -----------------------------------------------------------------------------
+    # -- checks ---------------------------------------------------------------------------------
 
     def _judge(self, group: Group) -> None:
         ends: dict[str, Any] = engines.end(group.work) or {}

@@ -1,6 +1,6 @@
-"""Tasks of flows that are killed; the module imports no flow, as a worker's tasks need not.
+"""Tasks of flows whose processes are killed. The module imports no flow.
 
-Each says in the audit what it does before it returns, and returns what it said: so the store tells
+Each task writes a deed to the audit before it returns, and returns the deed. So the store shows
 which deeds were saved.
 """
 
@@ -15,7 +15,7 @@ from wbengine import task
 
 
 class Step(task.Task):
-    """Does one deed for each round."""
+    """Writes one deed for each round."""
 
     def execute(self, audit: str, nap: float, round: int) -> str:
         time.sleep(nap)
@@ -26,7 +26,7 @@ class Step(task.Task):
 
 
 class Telling(Step):
-    """Tells how far it is."""
+    """Reports its progress."""
 
     def execute(self, audit: str, nap: float, round: int) -> str:
         self.update_progress(0.25)
@@ -36,21 +36,21 @@ class Telling(Step):
 
 
 class Bulky(Step):
-    """Its result takes some room."""
+    """Returns a large result."""
 
     def execute(self, audit: str, nap: float, round: int, size: int) -> list[str]:  # type: ignore[override]
         return [super().execute(audit, nap, round), "x" * size]
 
 
 class Late(Step):
-    """Takes longer than the others."""
+    """Takes longer than the other tasks."""
 
     def execute(self, audit: str, nap: float, round: int, late: float) -> str:  # type: ignore[override]
         return super().execute(audit, late, round)
 
 
 class Harmless(Step):
-    """May be run again when nobody knows how far it came."""
+    """Is idempotent: it can run again."""
 
     idempotent = True
 
@@ -63,7 +63,7 @@ class Break(Step):
 
 
 class Wave(task.Task):
-    """Does one deed for each wave of an inner retry."""
+    """Writes one deed for each wave of an inner retry."""
 
     def execute(self, audit: str, nap: float, round: int, wave: int) -> str:
         time.sleep(nap)
@@ -84,21 +84,21 @@ class Shaky(Wave):
 
 
 class Each(Step):
-    """For an item, in a round."""
+    """Runs for an item in a round."""
 
     def execute(self, audit: str, nap: float, round: int, number: int) -> str:  # type: ignore[override]
         return super().execute(audit, nap, round)
 
 
 class EachWave(Wave):
-    """For an item, in a wave."""
+    """Runs for an item in a wave."""
 
     def execute(self, audit: str, nap: float, round: int, wave: int, number: int) -> str:  # type: ignore[override]
         return super().execute(audit, nap, round, wave)
 
 
 class Sum(Step):
-    """What others returned, in a few characters: wrong if anything of it is."""
+    """Returns a digest of other results, which is wrong if any of them is wrong."""
 
     def execute(self, audit: str, nap: float, round: int, parts: list[Any]) -> list[str]:  # type: ignore[override]
         told = sorted(audits.timeless(audits.deeds_in(str(parts))))

@@ -1,4 +1,4 @@
-"""Workers for engines that are killed; some of them are killed too."""
+"""Workers for engines that are killed; some workers are killed, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ TOPIC = "crash"
 
 
 def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | None = None) -> int:
-    """Start one in a child process; it writes to `hits` what it came to, when it is told to end."""
+    """Start a worker in a child process. At SIGTERM it writes the counts of its crash points to
+    `hits`.
+    """
 
     def work() -> None:
         counting = children.Hits(kill)
@@ -37,7 +39,8 @@ def start(url: str, log: Path, hits: Path | None = None, kill: children.Kill | N
 
 
 def stop(pid: int) -> int:
-    """Ask one to end; its exit code, or minus the number of the signal it died by."""
+    """Send SIGTERM. Return the exit code, or minus the number of the signal that killed the worker.
+    """
     os.kill(pid, signal.SIGTERM)
     code = children.ended(pid, 60)
     if code is None:
@@ -47,15 +50,17 @@ def stop(pid: int) -> int:
 
 
 def left_in(broker: Path, ended: bool = True) -> list[str]:
-    """What flows that came to their end must not leave: messages, claims, rows, beats."""
+    """Return objects that must not remain after all flows ended: messages, claims, rows,
+    heartbeats.
+    """
     return [*transports.Folder(broker).left(ended), *ledgers.left(broker, ended)]
 
 
 def reply_queues(broker: Path) -> list[str]:
-    """The queues of executors, for replies: there are none when no engine runs."""
+    """Return the reply queues of executors. Without a running engine there are none."""
     found = transports.Folder(broker).queues
     return [f"queue {name}" for name in found if not name.startswith(f"{TOPIC}.") and _IDS(name)]
 
 
-#: What an executor is called, unlike a worker.
+#: Pattern of executor ids, which differ from worker names.
 _IDS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").search

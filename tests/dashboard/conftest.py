@@ -1,4 +1,4 @@
-"""A dashboard of a story, and browsers of different rights."""
+"""Dashboards with stored flows, and browsers with different rights."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def kept() -> story.Kept:
 
 @pytest.fixture
 def stranger(kept: story.Kept) -> Iterator[TestClient]:
-    """Who has neither token nor cookie."""
+    """A browser with neither token nor cookie."""
     with client(kept) as found:
         yield found
 
 
 @pytest.fixture
 def guest(kept: story.Kept) -> Iterator[TestClient]:
-    """Who may look."""
+    """A logged-in browser of a read-only dashboard."""
     with client(kept) as found:
         yield admitted(found)
 
 
 @pytest.fixture
 def keeper(kept: story.Kept) -> Iterator[TestClient]:
-    """Who may do things, too."""
+    """A logged-in browser of a dashboard that allows actions."""
     with client(kept, allow_actions=True) as found:
         yield admitted(found)
 
@@ -67,7 +67,7 @@ def admitted(found: TestClient) -> TestClient:
 
 
 def site(kept: HasBackend, name: str | None = None) -> TestClient:
-    """A dashboard of the users of `FILE`, one of whom has logged in."""
+    """Return a browser of a dashboard with the users of `FILE`; `name` is logged in."""
     found = client(kept, token=None, users=parse_users(FILE), allow_actions=True)
     if name is not None:
         assert send(found, "/login", {"token": TOKENS[name]}).status_code == 303
@@ -76,7 +76,7 @@ def site(kept: HasBackend, name: str | None = None) -> TestClient:
 
 @pytest.fixture
 def running() -> Iterator[Running]:
-    """A flow under way."""
+    """A running flow."""
     made = Running()
     yield made
     made.end()
@@ -84,14 +84,14 @@ def running() -> Iterator[Running]:
 
 @pytest.fixture
 def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The lines of the audit."""
+    """Return a function that returns the lines of the audit log."""
     caplog.set_level(logging.INFO, logger="wbengine.audit")
     return lambda: [r.getMessage() for r in caplog.records if r.name == "wbengine.audit"]
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """What was written to the log, but for what the client tells of its own requests."""
+    """Return a function that returns the log without messages of the HTTP client."""
     caplog.set_level(0)
     return lambda: "\n".join(
         caplog.handler.format(record)

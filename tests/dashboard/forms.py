@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.dashboard import story
 
-#: What a browser says of a form that is sent by a page of the same site.
+#: Headers of a form that was sent by a page of the same site.
 OURS = {"origin": story.HOST, "sec-fetch-site": "same-origin"}
 
 _TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')

@@ -1,7 +1,7 @@
-"""A flow that prints what it should not, and fails: `tests.dashboard.printing:flow`.
+"""A flow that prints a secret and fails: `tests.dashboard.printing:flow`.
 
-Files in the current folder say what happens: it makes `begun` and waits for `go`, with `chatty` it
-prints a long line that has nothing but its key, and it fails unless there is `mended`.
+Files in the current folder control it: the task creates `begun` and waits for `go`; with `chatty`
+it prints the secret many times in one line; without `mended` it fails.
 """
 
 from __future__ import annotations

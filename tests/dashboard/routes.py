@@ -1,4 +1,4 @@
-"""All addresses of the dashboard."""
+"""All URLs of the dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dashboard that really listens, and what its streams say."""
+"""Dashboards that listen on a port, and their event streams."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from tests.dashboard import story
 from wbengine.dashboard import Site
 
-#: Seconds that a server, or an answer of it, is waited for: nobody comes near it but who is stuck.
+#: Timeout in seconds for a server and its responses; only a hang reaches it.
 PATIENCE = 60
 
 
 @contextlib.contextmanager
 def running(backend: Any, **options: Any) -> Iterator[Site]:
-    """One in a thread; it has ended afterwards."""
+    """Run a dashboard in a thread; it has ended when the context exits."""
     site = Site(backend, port=0, token=story.TOKEN, **options)
     ready = threading.Event()
     thread = threading.Thread(target=site.run, args=(ready.set,), daemon=True)
@@ -37,7 +37,7 @@ def running(backend: Any, **options: Any) -> Iterator[Site]:
 def asked(
     site: Site, method: str, path: str, headers: Mapping[str, str], body: str | None = None
 ) -> Iterator[http.client.HTTPResponse]:
-    """The answer to a request."""
+    """Send a request and yield the response."""
     where = urllib.parse.urlsplit(site.address)
     assert where.hostname is not None
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=PATIENCE)
@@ -48,7 +48,7 @@ def asked(
 
 @contextlib.contextmanager
 def stream(site: Site, path: str, last: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a stream, as they come: `id`, `event`, and what the data say."""
+    """Yield the events of a stream as they arrive: `id`, `event` and the parsed `data`."""
     headers = {"authorization": f"Bearer {story.TOKEN}"}
     if last is not None:
         headers["last-event-id"] = last

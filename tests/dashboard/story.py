@@ -1,4 +1,4 @@
-"""Kept flows for a dashboard to show: with an end of each kind, bad names, and a secret."""
+"""Stored flows for dashboards: succeeded and failed ones, hostile names and a secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbengine.patterns import linear_flow, unordered_flow
 from wbengine.persistence import base
 from wbengine.persistence.backends import memory
 
-#: Nobody may ever see it, wherever it was written.
+#: Secret that must appear in no output.
 CANARY = "canary-8c1f-do-not-show"
 SCRIPT = "<script>alert('x')</script>"
 
@@ -29,7 +29,7 @@ class Fine(task.Task):
 
 
 class Leaky(task.Task):
-    """Fails, and tells more than it should."""
+    """A task that fails with secrets in its message."""
 
     def execute(self, password: str, dsn: str) -> None:
         raise RuntimeError(
@@ -38,14 +38,14 @@ class Leaky(task.Task):
 
 
 class Kept:
-    """A store, and what is in it by name."""
+    """A store, and the uuids of its flows by name."""
 
     def __init__(self) -> None:
         self.backend = memory.MemoryBackend()
         self.uuids: dict[str, str] = {}
 
     def run(self, name: str, flow: Any, store: Any = None, **options: Any) -> str:
-        """Keep a flow and run it, whatever becomes of it."""
+        """Store and run a flow; ignore its failure."""
         detail = base.create_flow_detail(flow, backend=self.backend)
         engine = engines.load(
             flow, flow_detail=detail, backend=self.backend, store=store, engine="serial", **options
@@ -80,7 +80,7 @@ class Half(task.Task):
 
 
 def mapped() -> Any:
-    """One that fails, with a Map."""
+    """Return a flow with a Map that fails."""
     half = task.Map(Half("half"), over="numbers", item="number", name="halves")
     return linear_flow.Flow("mapped").add(half)
 
@@ -89,7 +89,7 @@ SECRETS = {"password": CANARY, "dsn": f"amqp://wbe:{CANARY}@broker.invalid//"}
 
 
 def told() -> Kept:
-    """The story: one flow that went well, one that failed and was reverted."""
+    """Return a store with one flow that succeeded and one that failed and was reverted."""
     kept = Kept()
     kept.run("good", good())
     kept.run("leaking", leaking(), SECRETS)

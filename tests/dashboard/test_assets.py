@@ -1,4 +1,4 @@
-"""What is not ours is told of, and is what it is said to be."""
+"""Vendored and static files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATIC = Path(wbengine.dashboard.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
 
 
-def test_vendored_files_are_those_of_the_manifest() -> None:
+def test_vendored_files_match_the_manifest() -> None:
     told = json.loads((VENDOR / "manifest.json").read_text(encoding="utf-8"))
     known = {"manifest.json"}
     for entry in told["files"]:
@@ -28,13 +28,13 @@ def test_vendored_files_are_those_of_the_manifest() -> None:
     assert {path.name for path in VENDOR.iterdir()} == known
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_assets_load_nothing_from_other_hosts() -> None:
     for path in [*STATIC.glob("*.*"), *(STATIC.parent / "templates").glob("*.html")]:
         found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+", path.read_text(encoding="utf-8"))
         assert set(found) <= {"http://www.w3.org"}, path.name
 
 
-def test_static_files_need_no_token_and_are_harmless(stranger: TestClient) -> None:
+def test_static_files_need_no_token_and_have_safe_headers(stranger: TestClient) -> None:
     for name in ("dashboard.css", "dashboard.js", "vendor/htmx.min.js", "icon.svg", "graph.css"):
         answer = stranger.get(f"/static/{name}")
         assert answer.status_code == 200, name
@@ -43,7 +43,7 @@ def test_static_files_need_no_token_and_are_harmless(stranger: TestClient) -> No
     assert stranger.get("/static/vendor/").status_code == 404
 
 
-def test_a_page_names_its_assets_by_what_is_in_them(guest: TestClient) -> None:
+def test_asset_urls_contain_a_content_digest(guest: TestClient) -> None:
     page = guest.get("/").text
     digest = hashlib.sha256((STATIC / "dashboard.css").read_bytes()).hexdigest()[:12]
     assert f'href="/static/dashboard.css?v={digest}"' in page

@@ -1,4 +1,4 @@
-"""Workers, queues, the ledger and metrics, of a fleet with one worker."""
+"""Pages of workers, queues, ledger and metrics for a fleet with one worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Busy(task.Task):
 
 
 class Other(Busy):
-    """The worker does not offer it."""
+    """A task that the worker does not offer."""
 
 
 @pytest.fixture
@@ -47,19 +47,20 @@ def browser(kept: story.Kept, url: str) -> Iterator[TestClient]:
 
 
 def known(browser: TestClient) -> list[Any]:
-    """The workers that have told of themselves."""
+    """Return the known workers."""
     told: list[Any] = browser.get("/api/v1/workers").json()["workers"]
     return told
 
 
 def only_atom(browser: TestClient, path: str) -> dict[str, Any]:
-    """That of a flow of one; nothing is told of it until it is kept."""
+    """Return the only atom of a flow, or an empty one if the flow is not stored yet."""
     (atom,) = browser.get(path).json()["atoms"] or [{"state": None, "waiting": None}]
     return dict(atom)
 
 
 def stopped(engine: Any, thread: threading.Thread) -> bool:
-    """Whether it ran to its end; it may not have begun yet, and then does not hear."""
+    """Return whether the flow ended; an engine that has not started ignores the command to suspend.
+    """
     engine.suspend()
     thread.join(0.1)
     return not thread.is_alive()
@@ -67,13 +68,13 @@ def stopped(engine: Any, thread: threading.Thread) -> bool:
 
 @pytest.fixture
 def dough() -> str:
-    """What is worked on."""
+    """Return the name of the running task."""
     return "knead the dough"
 
 
 @pytest.fixture
 def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
-    """The worker works, until the test is over."""
+    """Keep the worker busy during the test."""
     GO.clear()
     engine = engines.load(
         linear_flow.Flow("f").add(Busy(dough)),
@@ -90,7 +91,7 @@ def working(url: str, browser: TestClient, dough: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("working")
-def test_a_worker_and_what_it_works_on(browser: TestClient) -> None:
+def test_busy_worker_is_shown_with_its_task_and_request(browser: TestClient) -> None:
     page = browser.get("/workers").text
     assert ">busy<" in page and "bakery" in page and "knead the dough" in page
     told = browser.get("/api/v1/workers").json()
@@ -107,7 +108,9 @@ def test_a_worker_and_what_it_works_on(browser: TestClient) -> None:
     assert browser.get("/queues?state=nothing").status_code == 400
 
 
-def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: TestClient) -> None:
+def test_task_that_no_worker_offers_is_shown_as_such(
+    kept: story.Kept, url: str, browser: TestClient
+) -> None:
     flow = linear_flow.Flow("lost").add(story.Fine("nobody knows how"))
     detail = base.create_flow_detail(flow, backend=kept.backend, meta={models.ENGINE: "workers"})
     engine = engines.load(
@@ -116,7 +119,7 @@ def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: 
     )  # fmt: skip
     thread = threading.Thread(target=engine.run)
     thread.start()
-    said = "No worker is known that offers tests.dashboard.story.Fine."
+    said = "No known worker offers tests.dashboard.story.Fine."
     path = f"/api/v1/flows/{detail.uuid}"
     try:
         workers.until(lambda: said in str(only_atom(browser, path)["waiting"]))
@@ -125,7 +128,7 @@ def test_a_task_that_nobody_offers_says_so(kept: story.Kept, url: str, browser: 
         workers.until(lambda: stopped(engine, thread), PATIENCE)
 
 
-def test_without_workers_nobody_is_expected_to_offer_anything(
+def test_task_of_a_serial_engine_is_not_expected_from_workers(
     kept: story.Kept, browser: TestClient
 ) -> None:
     GO.clear()
@@ -133,7 +136,7 @@ def test_without_workers_nobody_is_expected_to_offer_anything(
     detail = base.create_flow_detail(flow, backend=kept.backend)
     engine = engines.load(flow, flow_detail=detail, backend=kept.backend, engine="serial")
     thread = threading.Thread(target=engine.run)
-    browser.get("/workers")  # they are known from here on
+    browser.get("/workers")  # the workers are known from here on
     thread.start()
     path = f"/api/v1/flows/{detail.uuid}"
     try:
@@ -146,7 +149,7 @@ def test_without_workers_nobody_is_expected_to_offer_anything(
 
 @pytest.mark.parametrize("dough", [f"knead token={story.CANARY} {story.SCRIPT}"])
 @pytest.mark.usefixtures("working")
-def test_what_workers_say_is_masked(browser: TestClient) -> None:
+def test_texts_of_workers_are_masked(browser: TestClient) -> None:
     told = browser.get("/api/v1/workers")
     assert told.json()["workers"][0]["current"][0]["task"] == f"knead token=*** {story.SCRIPT}"
     page = browser.get("/workers").text
@@ -155,13 +158,13 @@ def test_what_workers_say_is_masked(browser: TestClient) -> None:
         assert story.CANARY not in browser.get(path).text, path
 
 
-def test_queues(browser: TestClient) -> None:
+def test_queues_are_listed(browser: TestClient) -> None:
     told = browser.get("/api/v1/queues").json()
     assert told["schema"] == "wbengine/queues/1"
     assert "bakery" in {queue["topic"] for queue in told["queues"]}
 
 
-def test_metrics_are_for_who_has_the_token(kept: story.Kept, browser: TestClient) -> None:
+def test_metrics_require_the_token(kept: story.Kept, browser: TestClient) -> None:
     page = browser.get("/metrics")
     assert page.headers["content-type"].startswith("text/plain")
     assert "wbengine_worker_slots{" in page.text and "wbengine_queue_messages{" in page.text
@@ -170,18 +173,18 @@ def test_metrics_are_for_who_has_the_token(kept: story.Kept, browser: TestClient
     assert browser.get("/metrics").status_code == 401
 
 
-def test_a_worker_is_drained(browser: TestClient) -> None:
+def test_worker_is_drained_by_its_form(browser: TestClient) -> None:
     page = browser.get("/workers").text
     name = known(browser)[0]["name"]
     fields = {"form_token": token_in(page), "worker": name}
     assert send(browser, "/workers/drain", {**fields, "worker": "nobody"}).status_code == 404
     answer = send(browser, "/workers/drain", fields)
     assert answer.status_code == 303
-    assert "told to drain" in browser.get(answer.headers["location"]).text
+    assert "The worker is draining" in browser.get(answer.headers["location"]).text
     workers.until(lambda: "idle" not in {worker["state"] for worker in known(browser)})
 
 
-def test_a_broker_that_is_away_is_told_without_its_password(
+def test_unreachable_broker_is_reported_without_its_password(
     kept: story.Kept, log: Callable[[], str]
 ) -> None:
     url = f"redis://wbe:{story.CANARY}@127.0.0.1:1/0"

@@ -1,4 +1,4 @@
-"""Below a path: mounted, prefixed, both, and behind proxies that leave the path or take it away."""
+"""Dashboards below a path: mounted, prefixed, and behind proxies that keep or strip the path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.dashboard import story
 from wbengine.dashboard import create_app
 
-#: Also the name of pages inside, so that nobody can guess from a path what is before it.
+#: Also a path inside the app, so that the prefix cannot be guessed from a path.
 PREFIX = "/flows"
 
 
@@ -25,7 +25,7 @@ def mounted(at: str, app: Any) -> Any:
 
 
 def check(browser: TestClient, kept: story.Kept, outside: str, *, sent: str | None = None) -> None:
-    """All is `outside`, while requests say that they are for what is below `sent`."""
+    """Check that all URLs start with `outside` if requests arrive below `sent`."""
     sent = outside if sent is None else sent
     answer = browser.get(f"{sent}/?token={story.TOKEN}", follow_redirects=False)
     assert answer.status_code == 303 and answer.headers["location"] == f"{outside}/"
@@ -43,37 +43,37 @@ def check(browser: TestClient, kept: story.Kept, outside: str, *, sent: str | No
 
 
 @pytest.mark.parametrize("given", ["", PREFIX, f"{PREFIX}/"])
-def test_it_is_mounted_with_and_without_a_prefix(kept: story.Kept, given: str) -> None:
+def test_app_is_mounted_with_and_without_prefix(kept: story.Kept, given: str) -> None:
     app = mounted(PREFIX, made(kept, url_prefix=given))
     with TestClient(app, base_url=story.HOST) as browser:
         check(browser, kept, PREFIX)
 
 
 @pytest.mark.parametrize("given", [PREFIX, f"/tools{PREFIX}"])
-def test_it_is_mounted_in_what_is_mounted(kept: story.Kept, given: str) -> None:
+def test_app_is_mounted_in_a_mounted_app(kept: story.Kept, given: str) -> None:
     app = mounted("/tools", mounted(PREFIX, made(kept, url_prefix=given)))
     with TestClient(app, base_url=story.HOST) as browser:
         check(browser, kept, f"/tools{PREFIX}")
 
 
 @pytest.mark.parametrize("at", ["/tools", f"/my{PREFIX[1:]}"])
-def test_a_prefix_below_another_mount_is_one_more(kept: story.Kept, at: str) -> None:
+def test_prefix_is_appended_to_another_mount_path(kept: story.Kept, at: str) -> None:
     app = mounted(at, made(kept, url_prefix=PREFIX))
     with TestClient(app, base_url=story.HOST) as browser:
         check(browser, kept, f"{at}{PREFIX}")
 
 
-def test_a_proxy_leaves_the_prefix(kept: story.Kept) -> None:
+def test_proxy_may_keep_the_prefix(kept: story.Kept) -> None:
     with TestClient(made(kept, url_prefix=PREFIX), base_url=story.HOST) as browser:
         check(browser, kept, PREFIX)
 
 
 @pytest.mark.parametrize(("prefix", "sent"), [(PREFIX, PREFIX), ("/dash", "/dash"), ("/dash", "")])
 @pytest.mark.parametrize("is_told", [False, True])
-def test_a_proxy_takes_the_prefix_and_the_server_knows(
+def test_proxy_may_strip_the_prefix_if_root_path_is_set(
     kept: story.Kept, prefix: str, sent: str, is_told: bool
 ) -> None:
-    """Servers with a `root_path` put it before the path again, or leave it to the application."""
+    """Servers with a `root_path` prepend it to the path or leave that to the application."""
     app = made(kept, url_prefix=prefix if is_told else "")
     with TestClient(app, base_url=story.HOST, root_path=prefix) as browser:
         check(browser, kept, prefix, sent=sent)
@@ -81,19 +81,19 @@ def test_a_proxy_takes_the_prefix_and_the_server_knows(
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("path", ["/", "/livez", "/dashes/livez", "/<script>"])
-def test_a_proxy_takes_the_prefix_and_nobody_knows(
+def test_stripped_prefix_without_root_path_is_reported(
     kept: story.Kept, method: str, path: str
 ) -> None:
     with TestClient(made(kept, url_prefix="/dash"), base_url=story.HOST) as browser:
         answer = browser.request(method, path)
         assert answer.status_code == 404
         (line,) = answer.text.splitlines()
-        assert "below /dash/" in line and "proxy" in line and "script" not in line
+        assert "the dashboard is at /dash/" in line and "proxy" in line and "script" not in line
         assert answer.headers["content-type"].startswith("text/plain")
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("given", ["flows", "https://x.example/y", "//x", "/a//b", "/a?b", "/a b"])
-def test_what_is_no_path_is_told(kept: story.Kept, given: str) -> None:
-    with pytest.raises(ValueError, match=r"url_prefix='.* is no path such as '/flows'"):
+def test_invalid_prefix_is_refused(kept: story.Kept, given: str) -> None:
+    with pytest.raises(ValueError, match=r"url_prefix must be a path such as '/flows'"):
         made(kept, url_prefix=given)

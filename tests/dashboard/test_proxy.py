@@ -1,4 +1,4 @@
-"""Behind a proxy that has TLS and a name."""
+"""A dashboard behind a proxy with TLS and a public name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wbengine import dashboard
 from wbengine.cli import app
 
 NAME = "flows.example.com"
-#: What nginx of the guide tells.
+#: Headers that nginx sends in the guide.
 PROXY = {"host": NAME, "x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.7"}
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": f"https://{NAME}"}
 
@@ -29,14 +29,14 @@ def status(site: dashboard.Site, *request: Any) -> int:
         return answer.status
 
 
-def test_it_is_known_by_its_public_name_and_by_no_other(site: dashboard.Site) -> None:
+def test_only_allowed_host_names_are_accepted(site: dashboard.Site) -> None:
     for name in (NAME, f"{NAME}:8443", f"{NAME}.", "localhost"):
         assert status(site, "GET", "/wbe/livez", {"host": name}) == 200, name
     for name in ("evil.example", f"{NAME}.evil.example", f"evil.{NAME}", "192.0.2.1"):
         assert status(site, "GET", "/wbe/livez", {"host": name}) == 421, name
 
 
-def test_a_cookie_of_a_page_by_tls_stays_there(site: dashboard.Site) -> None:
+def test_cookie_is_secure_behind_tls(site: dashboard.Site) -> None:
     path = f"/wbe/?token={story.TOKEN}"
     with asked(site, "GET", path, PROXY) as answer:
         assert answer.status == 303 and answer.headers["location"] == "/wbe/"
@@ -47,8 +47,8 @@ def test_a_cookie_of_a_page_by_tls_stays_there(site: dashboard.Site) -> None:
         assert "Secure" not in plain.headers["set-cookie"]
 
 
-def test_a_form_comes_from_the_public_name(site: dashboard.Site) -> None:
-    """The proxy must pass on the name that the browser asked for."""
+def test_form_must_originate_from_the_public_name(site: dashboard.Site) -> None:
+    """The proxy must forward the name that the browser requested."""
     body = f"token={story.TOKEN}"
     path = "/wbe/login"
     assert status(site, "POST", path, {**PROXY, **FORM}, body) == 303
@@ -57,7 +57,7 @@ def test_a_form_comes_from_the_public_name(site: dashboard.Site) -> None:
     assert status(site, "POST", path, {**FORM, "host": "127.0.0.1:8585"}, body) == 403
 
 
-def test_who_asked_is_who_asked_the_proxy(
+def test_audit_names_the_client_of_a_trusted_proxy(
     site: dashboard.Site, kept: story.Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="wbengine.audit")
@@ -65,25 +65,25 @@ def test_who_asked_is_who_asked_the_proxy(
         status(
             site, "POST", "/wbe/login", {**PROXY, **FORM, "x-forwarded-for": told}, "token=wrong"
         )
-    with running(kept.backend) as other:  # no proxy was told of
+    with running(kept.backend) as other:  # without a trusted proxy
         there = {"x-forwarded-for": "192.0.2.9", **FORM, "origin": other.address.rstrip("/")}
         status(other, "POST", "/login", there, "token=wrong")
     assert [record.getMessage() for record in caplog.records] == [
         "login refused, from 192.0.2.7",
         "login refused, from 192.0.2.8",
-        "login refused, from an unknown address",
+        "login refused, from unknown address",
         "login refused, from 127.0.0.1",
     ]
 
 
-def test_streams_ask_the_proxy_not_to_hold_them_back(site: dashboard.Site) -> None:
+def test_streams_disable_proxy_buffering(site: dashboard.Site) -> None:
     headers = {**PROXY, "authorization": f"Bearer {story.TOKEN}"}
     with asked(site, "GET", "/wbe/stream/flows", headers) as answer:
         assert answer.headers["x-accel-buffering"] == "no"
 
 
-def test_a_public_name_takes_a_token(kept: story.Kept) -> None:
-    with pytest.raises(ValueError, match=r"flows.example.com.* takes a token"):
+def test_allow_hosts_requires_authentication(kept: story.Kept) -> None:
+    with pytest.raises(ValueError, match="no_auth cannot be used with allow_hosts"):
         dashboard.Site(kept.backend, no_auth=True, allow_hosts=[NAME])
 
 
@@ -100,13 +100,13 @@ def test_a_public_name_takes_a_token(kept: story.Kept) -> None:
         ("x" * 300, None),
     ],
 )
-def test_what_is_no_name_is_told(name: str, meant: str | None) -> None:
-    with pytest.raises(ValueError, match="is no name of a host") as told:
+def test_invalid_host_name_is_refused(name: str, meant: str | None) -> None:
+    with pytest.raises(ValueError, match="must be a host name such as") as told:
         dashboard.check_host(name)
     assert (f"did you mean {meant}?" in str(told.value)) == (meant is not None)
 
 
-def test_the_command_says_which_name_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_an_invalid_host_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["dashboard", "--allow-host", "flows.example.com:443"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--allow-host" in line and "did you mean flows.example.com?" in line

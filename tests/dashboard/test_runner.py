@@ -1,4 +1,4 @@
-"""Starting flows again from a page: what a command says when it cannot."""
+"""Commands that a page starts: failures, secrets and command lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wbengine.dashboard import Runner
 from wbengine.persistence import backends
 
 
-def test_a_command_that_cannot_begin_is_told(
+def test_command_that_cannot_start_is_reported(
     kept: story.Kept, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -39,7 +39,7 @@ def test_a_command_that_cannot_begin_is_told(
 
 
 def commands() -> dict[int, bytes]:
-    """The command of each process, as every user of the host can read it."""
+    """Return the command line of each process, as every user of the host can read it."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ def commands() -> dict[int, bytes]:
     return found
 
 
-def test_where_things_are_is_not_in_the_command(kept: story.Kept) -> None:
+def test_command_line_of_the_child_contains_no_store_url(kept: story.Kept) -> None:
     path = f"/flows/{kept.uuids['leaking']}"
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a store that does not answer
         place = f"postgresql://wbe:{story.CANARY}@127.0.0.1:{silent.getsockname()[1]}/flows"
@@ -55,9 +55,9 @@ def test_where_things_are_is_not_in_the_command(kept: story.Kept) -> None:
         with client(kept, runner=starter, allow_actions=True) as browser:
             fields = {"form_token": token_in(admitted(browser).get(path).text)}
             answer = send(browser, f"{path}/retry", fields)
-        assert answer.status_code == 303  # it did not say that it could not begin
+        assert answer.status_code == 303  # the command did not fail at once
         silent.settimeout(PATIENCE)
-        connection, _ = silent.accept()  # it was told where
+        connection, _ = silent.accept()  # the child connects to the store
         seen = commands()
         ours = [pid for pid, words in seen.items() if kept.uuids["leaking"].encode() in words]
         for pid in ours:
@@ -67,7 +67,7 @@ def test_where_things_are_is_not_in_the_command(kept: story.Kept) -> None:
     assert not [words for words in seen.values() if story.CANARY.encode() in words]
 
 
-def test_without_a_runner_nothing_can_be_started(kept: story.Kept) -> None:
+def test_dashboard_without_runner_has_no_start_buttons(kept: story.Kept) -> None:
     path = f"/flows/{kept.uuids['leaking']}"
     with client(kept, allow_actions=True) as browser:
         page = admitted(browser).get(path).text
@@ -75,7 +75,7 @@ def test_without_a_runner_nothing_can_be_started(kept: story.Kept) -> None:
 
 
 class Shop:
-    """A flow in a store of files that has failed, and fails again until there is `mended`."""
+    """A failed flow in a store of files; it fails again until `mended` exists."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,7 +118,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     made.backend.close()
 
 
-def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
+def test_exit_code_1_is_shown_on_the_page_and_logged(
     shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -127,11 +127,11 @@ def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
         answer = send(browser, f"{shop.path}/retry", {"form_token": token_in(page)})
         assert answer.status_code == 502
         later = browser.get(f"{shop.path}?done=retry").text
-    assert "retry failed with exit code 1: " in answer.text
+    assert "retry` failed with exit code 1: " in answer.text
     assert "<strong>Retry failed</strong> with exit code 1" in later
-    assert "What failed is being tried again." not in later
+    assert "The failed tasks are being retried." not in later
     for shown in (answer.text, later):
-        assert "the key is ***" in shown and "what happened: wbengine flow show" in shown
+        assert "the key is ***" in shown and "details: wbengine flow show" in shown
         assert story.CANARY not in shown
     (line,) = audit()
     assert line.startswith(f"retry flow {shop.uuid} failed, from 192.0.2.5: ")
@@ -142,7 +142,7 @@ def test_exit_code_1_is_a_failure_on_the_page_and_in_the_log(
     assert story.CANARY not in caplog.text
 
 
-def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
+def test_late_failure_is_shown_on_the_page_and_audited(
     shop: Shop, caplog: pytest.LogCaptureFixture, audit: Callable[[], list[str]]
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -150,7 +150,7 @@ def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
     with shop.browser(patience=0.0) as browser:
         assert shop.retry(browser) == 303
         page = browser.get(f"{shop.path}?done=retry").text
-        assert "What failed is being tried again." in page and "exit code" not in page
+        assert "The failed tasks are being retried." in page and "exit code" not in page
         assert len(audit()) == 1
         (shop.folder / "go").touch()
         until(lambda: len(audit()) == 2)
@@ -167,17 +167,17 @@ def test_a_command_that_fails_later_is_told_on_the_page_and_in_the_audit(
         assert "Retry failed" not in browser.get(shop.path).text
 
 
-def test_a_half_of_a_secret_at_the_cut_is_not_shown(shop: Shop) -> None:
-    """Of a long output the end is shown; where it is cut may be in the middle of a secret."""
+def test_partial_secret_at_the_cut_of_the_output_is_masked(shop: Shop) -> None:
+    """Only the end of a long output is shown; the cut may be inside a secret."""
     (shop.folder / "chatty").touch()
     with shop.browser(PATIENCE) as browser:
         assert shop.retry(browser) == 502
         page = browser.get(shop.path).text
-    assert "what happened: wbengine flow show" in page
+    assert "details: wbengine flow show" in page
     assert story.CANARY[-6:] not in page
 
 
-def test_secrets_are_masked_although_the_store_is_gone(
+def test_secrets_are_masked_even_if_the_store_is_unusable(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     (shop.folder / "go").unlink()
@@ -191,8 +191,8 @@ def test_secrets_are_masked_although_the_store_is_gone(
         assert "the key is ***" in caplog.text and story.CANARY not in caplog.text
 
 
-def test_a_flow_that_is_called_like_an_option_is_none(tmp_path: Path) -> None:
-    """Whoever writes to the store chooses what flows are called."""
+def test_flow_id_that_resembles_an_option_is_only_an_id(tmp_path: Path) -> None:
+    """A program that writes to the store chooses the ids of flows."""
     starter = Runner({"WBENGINE_PERSISTENCE": f"dir://{tmp_path}/flows"}, PATIENCE)
     with pytest.raises(exceptions.ExecutionFailure, match="exit code 69"):
         starter.start("resume", "--help", str)

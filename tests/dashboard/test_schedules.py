@@ -1,4 +1,4 @@
-"""The page of schedules: what it shows to whom, and what its buttons do."""
+"""The page of schedules: contents, permissions and buttons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kept(tmp_path: Path) -> Iterator[Schedules]:
         yield made
 
 
-def test_schedules_are_paged(kept: Schedules) -> None:
+def test_schedules_are_listed_in_pages(kept: Schedules) -> None:
     for number in range(7):
         kept.declare(Schedule(name=f"n{number}", factory=GREETING, every=60))
     with site(kept, "victor") as viewer:
@@ -55,7 +55,7 @@ def test_page_shows_schedules(kept: Schedules) -> None:
         page = viewer.get("/schedules").text
         told = viewer.get("/api/v1/schedules").json()
         part = viewer.get("/schedules?part=rows").text
-    assert "30 2 * * * UTC" in page and GREETING in page and "and once, soon" in page
+    assert "30 2 * * * UTC" in page and GREETING in page and "and once as soon as possible" in page
     assert "T02:30:00.000Z" in page and "Run now" not in page and 'aria-current="page"' in page
     assert story.SCRIPT not in page and story.CANARY not in page + str(told)
     assert "password=" in page and "<html" not in part and 'id="schedules"' in part
@@ -78,12 +78,12 @@ def test_operator_pauses_resumes_and_runs(kept: Schedules, audit: Any) -> None:
         assert kept.get(NAME).wanted is not None
         assert send(browser, "/schedules/remove", fields).status_code == 404
         gone = send(browser, "/schedules/run", {**fields, "schedule": "x"})
-        assert gone.status_code == 404 and "There is no schedule" in gone.text
+        assert gone.status_code == 404 and "Unknown schedule" in gone.text
     lines = audit()
     assert lines[0].startswith('pause schedule "daily ') and "from olga, operator" in lines[0]
 
 
-def test_others_change_nothing(kept: Schedules) -> None:
+def test_viewer_and_form_without_token_are_refused(kept: Schedules) -> None:
     with site(kept, "victor") as viewer, site(kept, "olga") as operator:
         fields = {"form_token": token_in(operator.get("/schedules").text), "schedule": NAME}
         assert send(viewer, "/schedules/pause", fields).status_code == 403
@@ -91,11 +91,11 @@ def test_others_change_nothing(kept: Schedules) -> None:
     assert not kept.get(NAME).paused
 
 
-def test_without_schedules_the_page_says_how(kept: Schedules) -> None:
-    """So it does where the store is no database."""
+def test_empty_page_shows_how_to_add_a_schedule(kept: Schedules) -> None:
+    """A store that is not a database shows the same page."""
     kept.remove(NAME)
     for each in (kept, story.told()):
         with client(each) as guest:
             page = admitted(guest).get("/schedules").text
-            assert "There are no schedules" in page and "wbengine schedule add" in page
+            assert "No schedules" in page and "wbengine schedule add" in page
             assert guest.get("/api/v1/schedules").json()["schedules"] == []

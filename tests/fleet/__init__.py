@@ -1,1 +1,1 @@
-"""Many workers and many engines at once: who knows whom, what it costs, and what is left."""
+"""Many workers and engines at once: discovery, costs, and remaining objects."""

@@ -1,6 +1,6 @@
-"""Processes that fork workers, or engines, and do what they are told, one line of JSON at a time.
+"""Processes that fork workers or engines, and execute orders, one line of JSON each.
 
-Each of those that they fork has its own connections and threads.
+Each child has its own connections and threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _say(stream: int, what: Any) -> None:
 
 
 def _load(url: str, *names: str) -> None:
-    """What those who are forked would import each."""
+    """Import the modules that each child would import."""
     for name in names:
         importlib.import_module(name)
     kind = url.partition("://")[0]
@@ -50,7 +50,7 @@ def _load(url: str, *names: str) -> None:
 
 
 def workers(url: str, folder: Path) -> None:
-    """`{"start": N}` is answered with their pids, `{"stop": [pid, ...]}` with their exit codes."""
+    """Answer `{"start": N}` with the pids, and `{"stop": [pid, ...]}` with the exit codes."""
     _load(url, "wbengine.engines.worker_based.worker")
     for order in _lines(0):
         if "start" in order:
@@ -81,7 +81,7 @@ def _worker(url: str, folder: Path) -> int:
 
 
 def engines(url: str, folder: Path, count: int) -> None:
-    """Each order goes to all, and is answered with what each of them says of it."""
+    """Send each order to all engines, and answer with the list of their answers."""
     _load(
         url,
         "concurrent.futures.thread",
@@ -119,7 +119,7 @@ def _engine(url: str, folder: Path, number: int) -> tuple[int, int, int]:
 def serve(
     url: str, number: int, orders: Iterator[Mapping[str, Any]], answer: Callable[[Any], None]
 ) -> None:
-    """One engine's process: do what it is told."""
+    """Run one engine process, which executes orders."""
     from wbengine.engines.worker_based import executor as executors
 
     executor = executors.WorkerTaskExecutor(f"engine-{number}", EXCHANGE, url=url)
@@ -139,7 +139,7 @@ def serve(
 
 
 def _wait(executor: Any, count: int, seconds: float) -> dict[str, Any]:
-    """How many are missing, of so many and of one more."""
+    """Wait for `count` workers. Return how many are missing, also for one worker more."""
     began = time.monotonic()
     missing = executor.wait_for_workers(count, seconds)
     took = time.monotonic() - began
@@ -147,7 +147,7 @@ def _wait(executor: Any, count: int, seconds: float) -> dict[str, Any]:
 
 
 def _look(executor: Any, pids: set[int], seconds: float) -> dict[str, Any]:
-    """Whether those are known, and nobody else; how long it took until it was so."""
+    """Return whether exactly these workers are known, and how long that took."""
     began = time.monotonic()
     known: list[int] = []
     while True:
@@ -160,7 +160,7 @@ def _look(executor: Any, pids: set[int], seconds: float) -> dict[str, Any]:
 
 
 def _run(executor: Any, number: int, count: int) -> dict[str, Any]:
-    """A flow of so many tasks: how it ended, and how many processes ran it."""
+    """Run a flow of `count` tasks. Return its state and the number of processes that ran tasks."""
     from wbengine import engines as wbengines
     from wbengine.patterns import unordered_flow
 

@@ -1,4 +1,4 @@
-"""One fleet, from the first worker to what it leaves behind."""
+"""One run of a fleet, from the first worker to the check of remaining objects."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support import brokers, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Megabytes that a worker may have that has nothing to do.
+#: Maximum memory of an idle worker in megabytes.
 MOST_MEMORY = 60.0
-#: Seconds until all know all.
+#: Maximum number of seconds until all engines have discovered all workers.
 PATIENCE = 60.0
 
 
@@ -30,13 +30,13 @@ class Plan:
     transport: str
     workers: int = 64
     engines: int = 20
-    #: Of each engine's flow.
+    #: Number of tasks in the flow of each engine.
     tasks: int = 200
-    #: How many workers stop, and how many come.
+    #: Number of workers that stop, and that are added.
     change: int = 10
-    #: Seconds in which nobody has anything to do.
+    #: Seconds without any work.
     idle: float = 60.0
-    #: How many are started as people start them, to see what one needs.
+    #: Number of workers that are started by the command, to measure the memory of one.
     alone: int = 2
 
 
@@ -60,7 +60,7 @@ class Host:
         )  # fmt: skip
 
     def ask(self, **order: Any) -> Any:
-        """Tell it to do something; what it says of that."""
+        """Send an order and return its answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -78,7 +78,7 @@ class Host:
 
 
 def memory_of(pid: int) -> tuple[float, float]:
-    """Megabytes that a process has, and its share of them."""
+    """Return the resident and the proportional memory of a process in megabytes."""
     found = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, rest = line.partition(":")
@@ -87,21 +87,21 @@ def memory_of(pid: int) -> tuple[float, float]:
 
 
 def seconds_of(pid: int) -> float:
-    """Processor seconds of a process."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def place(kind: str) -> Iterator[brokers.Place]:
-    """A part of a broker of one's own."""
+    """Yield a part of a private broker."""
     made = brokers.redis() if kind == "redis" else brokers.rabbitmq()
     with made as broker, broker.place() as url:
         yield url
 
 
 def run(plan: Plan, folder: Path, url: brokers.Place | None = None) -> Report:
-    """`url`: the broker, else one of its own."""
+    """Run the plan on the broker `url`, or on a private broker."""
     if url is None:
         with place(plan.transport) as own:
             return run(plan, folder, own)
@@ -120,7 +120,7 @@ class Fleet:
         self.report = Report()
 
     def play(self) -> Report:
-        """All of it; whoever was started has ended afterwards."""
+        """Run all steps. All processes have ended afterwards."""
         hired = Host("workers", self._url, str(self._folder))
         with contextlib.closing(hired):
             began = time.monotonic()
@@ -170,7 +170,7 @@ class Fleet:
         self.report.figures.setdefault("slowest flow, seconds", []).append(round(took, 2))
 
     def _rest(self, engines: Host) -> None:
-        """Nobody has anything to do: what that costs."""
+        """Measure the costs without any work."""
         figures, plan = self.report.figures, self._plan
         time.sleep(min(2.0, plan.idle))
         before, used = sum(engines.ask(do="count")), sum(map(seconds_of, self._pids))
@@ -192,11 +192,11 @@ class Fleet:
             self._alone(engines)
 
     def _alone(self, engines: Host) -> None:
-        """As people start them: all that it has is its own."""
+        """Measure workers that the command started, which share no memory with other processes."""
         arguments = ("--exchange", EXCHANGE, "--topic", "alone", "--tasks", "tests.fleet.tasks",
                      "--url", self._url, "--concurrency", "2")  # fmt: skip
         with workers.workers(self._folder, *arguments, count=self._plan.alone) as found:
-            # Who is known has everything loaded, and ends in order when a signal comes.
+            # After its discovery, a worker has loaded all modules and handles signals.
             count = self._plan.workers + self._plan.alone
             known = engines.ask(do="wait", workers=count, seconds=PATIENCE)
             missing = max(one["missing"] for one in known)
@@ -208,7 +208,7 @@ class Fleet:
         self.report.check(not any(codes), f"workers by themselves ended with {codes}")
 
     def _change(self, hired: Host, engines: Host) -> None:
-        """Some stop, as many come, and then both at once."""
+        """Stop some workers, add as many, then do both at once."""
         few = self._plan.change
         if not few:
             return

@@ -1,4 +1,4 @@
-"""What the fleet does; the module imports no flow, as a worker's tasks need not."""
+"""Tasks of the fleet. The module imports no flow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wbengine import task
 
 
 class Where(task.Task):
-    """The process that ran it."""
+    """Returns the id of its process."""
 
     def execute(self) -> int:
         return os.getpid()

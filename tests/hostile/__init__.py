@@ -1,1 +1,1 @@
-"""Messages that nobody in his right mind sends, and what workers and engines make of them."""
+"""Invalid and malicious messages, and their effects on workers and engines."""

@@ -1,4 +1,4 @@
-"""A task that lasts until it may end."""
+"""A task that waits until it may end."""
 
 from __future__ import annotations
 

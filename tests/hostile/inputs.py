@@ -1,4 +1,4 @@
-"""Hostile messages: what is valid, bent in one place or several, and what never was a message."""
+"""Hostile messages: valid messages with one or more changes, and random bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TASK = "tests.support.sample_tasks.Nothing"
 
 @dataclass
 class Input:
-    """One message: `raw` is all of it, below what a transport of ours would write."""
+    """One message. If `raw` is given, a transport stores these bytes instead of an encoded message.
+    """
 
     kind: str
     body: bytes = b""
@@ -33,10 +34,10 @@ Inputs = Iterator[Input]
 
 @dataclass(frozen=True)
 class Victim:
-    """Whom they are meant for: those who know his names get further than the rest."""
+    """The target of the messages. Messages with its names get further than others."""
 
     name: str
-    #: What such a one listens to, by type.
+    #: Generators of the messages that the target handles, by type.
     words: Mapping[str, Callable[[random.Random, Victim], Input]]
     ledger: str | None = None
 
@@ -55,7 +56,7 @@ def _message(kind: str, body: Any, **more: Any) -> Input:
     )
 
 
-# What is valid.
+# Valid messages.
 
 
 def _request(chance: random.Random, victim: Victim) -> Input:
@@ -146,7 +147,7 @@ WORKER = {
 ENGINE = {"NOTIFY": _announcement, "RESPONSE": _answer}
 
 
-# What is bent.
+# Changes.
 
 
 def _places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -159,7 +160,7 @@ def _places(tree: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _bend(chance: random.Random, tree: Any) -> None:
-    """Remove, replace or add one thing somewhere in it."""
+    """Remove, replace or add one value at a random place."""
     places = _places(tree, [])
     if not places or chance.random() < 0.15:
         if isinstance(tree, dict):
@@ -200,7 +201,7 @@ def _another_text(chance: random.Random, made: Input) -> None:
 
 
 def _packed(chance: random.Random, made: Input) -> None:
-    """A body of a few bytes that is a hundred megabytes, to who expands it."""
+    """Use a small body that expands to many megabytes."""
     made.headers["compression"] = chance.choice(texts.COMPRESSIONS)
     made.body = chance.choice((_BOMB, made.body, b"", bz2.compress(made.body)))
 
@@ -209,7 +210,7 @@ _BOMB = bz2.compress(bytes(30_000_000))
 
 
 def _untouched(chance: random.Random, made: Input) -> None:
-    """Valid, of nobody who was asked."""
+    """Leave the message valid; it answers no request."""
 
 
 _BENDS: tuple[tuple[int, Callable[[random.Random, Input], None]], ...] = (
@@ -223,14 +224,17 @@ _BENDS: tuple[tuple[int, Callable[[random.Random, Input], None]], ...] = (
 
 
 def sound(seed: int, victim: Victim, kinds: Sequence[str]) -> Iterator[Input]:
-    """Valid ones, without end."""
+    """Yield an endless sequence of valid messages."""
     chance = random.Random(f"{seed} {victim.name} sound")
     while True:
         yield victim.words[chance.choice(kinds)](chance, victim)
 
 
 def inputs(seed: int, victim: Victim, raw: bool) -> Iterator[Input]:
-    """Without end, and the same for the same seed; `raw`: also what transports do not write."""
+    """Yield an endless sequence that depends only on the seed.
+
+    :param raw: include bytes that no transport writes.
+    """
     chance = random.Random(f"{seed} {victim.name}")
     weights = [weight for weight, _ in _BENDS]
     bends = [bend for _, bend in _BENDS]
@@ -240,7 +244,8 @@ def inputs(seed: int, victim: Victim, raw: bool) -> Iterator[Input]:
         bend = chance.choices(bends, weights)[0]
         bend(chance, made)
         if made.properties.get("reply_to") == ALL_WORKERS:
-            made.properties["reply_to"] = "nobody-here"  # the answer would be counted as well
+            # a reply to all workers would be counted, too
+            made.properties["reply_to"] = "nobody-here"
         made.kind = f"{kind}, {bend.__name__.strip('_').replace('_', ' ')}"
         if raw and chance.random() < 0.2:
             made.raw = texts.raw(chance, made, victim.ledger)

@@ -1,4 +1,5 @@
-"""Send hostile messages to those who work, and see that they still do, and counted each of them."""
+"""Hostile messages for a worker and an engine, which must continue to work and count each message.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from tests.hostile import gates, inputs, senders, victims
 from wbengine import engines
 from wbengine.patterns import unordered_flow
 
-#: Seconds within which a batch is dealt with.
+#: Maximum number of seconds for a batch.
 PATIENCE = 60.0
-#: Megabytes that a process may grow by: it remembers answers, and knows of workers.
+#: Maximum growth of the process in megabytes: it stores replies and workers.
 MOST_GROWTH = 100.0
 
 
@@ -28,12 +29,12 @@ class Report:
     counted: Counter[str] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    #: Megabytes that the process grew by, since the first batch.
+    #: Growth of the process in megabytes since the first batch.
     growth: float = 0.0
 
 
 def memory() -> float:
-    """Megabytes that this process has now."""
+    """Return the current memory of this process in megabytes."""
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -42,9 +43,9 @@ def memory() -> float:
 def run(
     kind: str, folder: Path, count: int, seed: int, batch: int = 500, where: str | None = None
 ) -> Report:
-    """Half of `count` for a worker, half for an engine; some more that are sent to and fro.
+    """Send half of `count` messages to a worker, half to an engine, and some more that loop.
 
-    `where`: the broker, else one of its own.
+    :param where: URL of the broker, or None for a private one.
     """
     with senders.sender(kind, folder, where) as sender, victims.listening() as ear:
         attack = Attack(Report(kind), sender, ear, seed, batch)
@@ -86,7 +87,9 @@ class Attack:
         self.report.problems.append(problem)
 
     def _flood(self, target: victims.Target, count: int) -> None:
-        """Each message is counted once, told once, and a flow runs after each batch."""
+        """Check that each message is counted and logged once, and that a flow runs after each
+        batch.
+        """
         made = inputs.inputs(self._seed, target.victim, self._sender.raw)
         start = 0.0
         for done in range(0, count, self._batch):
@@ -106,7 +109,7 @@ class Attack:
         self.report.growth += memory() - start
 
     def _send(self, target: victims.Target, made: inputs.Inputs, few: int) -> bool:
-        _quiet(target, 0.05)  # what a flow needed has been counted
+        _quiet(target, 0.05)  # the messages of a flow are counted
         before, began = target.counted(), time.monotonic()
         ends, lines = target.ends(), Counter(self._ear.lines)
         sent: list[inputs.Input] = []
@@ -116,17 +119,18 @@ class Attack:
                 sent.append(one)
         wanted = sum(before.values()) + few
         victims.settled(lambda: target.seen() >= wanted and not target.busy, PATIENCE)
-        time.sleep(0.02)  # for what is counted twice
+        time.sleep(0.02)  # time for a second count, which would be an error
 
         def unlike() -> list[str]:
             gained, said = target.counted() - before, self._ear.lines - lines
             return _unlike(target, gained, target.ends() - ends, said)
 
-        victims.settled(lambda: not unlike(), PATIENCE)  # what is counted is told a moment later
+        # the log follows the counter after a moment
+        victims.settled(lambda: not unlike(), PATIENCE)
         gained = target.counted() - before
         self.report.counted.update({f"{target.name} {what}": n for what, n in gained.items()})
         self.report.problems += unlike()
-        # An engine speaks to itself from time to time.
+        # An engine sends messages to itself from time to time.
         own = int((time.monotonic() - began) / 5) + 1 if target.name == "engine" else 0
         if few <= sum(gained.values()) <= few + own:
             return True
@@ -135,7 +139,7 @@ class Attack:
         return False
 
     def _loops(self, target: victims.WorkerTarget, count: int) -> None:
-        """Answers that come back to who gave them, or go to all: they go round once."""
+        """Send messages whose replies return to the target or go to all: they must not loop."""
         before = target.seen()
         places = (*target.queues, inputs.ALL_WORKERS, "wbe.engines")
         made = inputs.sound(self._seed, target.victim, ("REQUEST", "NOTIFY", "wbe-ask"))
@@ -145,13 +149,13 @@ class Attack:
             self._sender.send(target.queues[0], one)
         victims.settled(lambda: target.seen() - before >= count, PATIENCE)
         last = _quiet(target, 0.2)
-        if not count <= last - before <= 11 * count:  # nine requests may be asked for at once
+        if not count <= last - before <= 11 * count:  # a message can contain up to nine requests
             self._blame(f"{count} messages that come back were counted {last - before} times")
         self.report.inputs += count
         victims.work(self._sender.url)
 
     def _stale(self, count: int) -> None:
-        """Answers to requests that run, of another epoch: they change nothing."""
+        """Send replies with a wrong epoch for running requests: they must have no effect."""
         gates.OPEN.clear()
         with victims.engine(self._sender.url) as target:
             executor = target.executor
@@ -187,7 +191,7 @@ class Attack:
 
 
 def _quiet(target: victims.Target, seconds: float) -> int:
-    """Wait until nothing comes any more; how many messages came."""
+    """Wait until no more messages arrive, and return their number."""
     last = -1
     while target.seen() != last:
         last = target.seen()
@@ -198,16 +202,16 @@ def _quiet(target: victims.Target, seconds: float) -> int:
 def _unlike(
     target: victims.Target, gained: Counter[str], ends: int, said: Counter[str]
 ) -> list[str]:
-    """Where counters and logs differ."""
+    """Return the differences between counters and logs."""
     found = []
     refused = sum(n for what, n in gained.items() if what.startswith("refused "))
-    refused -= gained["refused unreadable"]  # told by transports, not each for ever
+    refused -= gained["refused unreadable"]  # transports limit the log lines about these
     told = sum(n for what, n in said.items() if "refused message" in what)
     if told != refused:
         found.append(f"{target.name}: {refused} were refused, {told} lines say so")
     kind = "RESPONSE" if target.name == "engine" else "REQUEST"
     came = gained[f"handled {kind}"]
-    came += sum(n for what, n in said.items() if "refused a question" in what)
+    came += sum(n for what, n in said.items() if "refused a query" in what)
     if ends != came:
         found.append(f"{target.name}: of {came} messages, {ends} came to an end")
     return found

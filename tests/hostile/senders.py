@@ -1,4 +1,4 @@
-"""Those who put messages into queues, on each transport, past all that would refuse them."""
+"""Senders that put messages into queues of each transport without validation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ KINDS = ("redis", "amqp", "filesystem", "memory")
 
 
 class Sender(Protocol):
-    """`raw`: whether it takes messages of bytes alone."""
+    """A sender. `raw`: whether it accepts arbitrary bytes."""
 
     url: str
     raw: bool
 
     def send(self, queue: str, given: Input) -> bool:
-        """Put a message into a queue; False if it is none that can be written at all."""
+        """Put a message into a queue. Return False if the transport cannot encode it."""
 
 
 class Ours:
-    """Into the store of a transport of ours, whatever the bytes are."""
+    """Puts arbitrary bytes into the store of a wbengine broker."""
 
     raw = True
 
@@ -68,8 +68,9 @@ class Rabbitmq:
         made = amqp.Message(given.body, application_headers=given.headers, **given.properties)
         try:
             if len(made._serialize_properties()) > 100_000:
-                return False  # nor is there room for it
-        except (amqp.AMQPError, FrameSyntaxError, struct.error, ValueError):  # it cannot say that
+                return False  # too large for the frame
+        # AMQP cannot encode it
+        except (amqp.AMQPError, FrameSyntaxError, struct.error, ValueError):
             return False
         self._channel.basic_publish_confirm(made, routing_key=queue, mandatory=True)
         return True
@@ -77,7 +78,7 @@ class Rabbitmq:
 
 @contextlib.contextmanager
 def sender(kind: str, folder: Path, where: str | None = None) -> Iterator[Sender]:
-    """One for a broker of its own, or for that of the URL `where`."""
+    """Yield a sender for a private broker, or for the broker at the URL `where`."""
     if kind in ("redis", "amqp") and where is None:
         broker = brokers.redis() if kind == "redis" else brokers.rabbitmq()
         with broker as found, found.place() as place, sender(kind, folder, place) as made:

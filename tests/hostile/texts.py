@@ -1,4 +1,4 @@
-"""Values, texts and bytes that break those who trust them."""
+"""Values, texts and bytes that break code without validation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.hostile.inputs import Input
 
-#: What may not be said at all to a worker that is to be there afterwards.
+#: Orders that would end or stop the worker under test.
 ORDERS = ("suspend", "drain", "stop")
 
 COMPRESSIONS = ("application/x-gzip", "application/x-bz2", "zlib", "gzip", "bzip2", "no such")
@@ -39,7 +39,7 @@ def text(chance: random.Random) -> str:
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Anything that JSON, and the headers of a RabbitMQ, can hold."""
+    """Return a random value that JSON and the headers of RabbitMQ can encode."""
     which = chance.randrange(9 if depth < 3 else 6)
     if which < 2:
         return text(chance)
@@ -77,7 +77,7 @@ _BODIES = (
 
 
 def body(chance: random.Random, valid: bytes) -> bytes:
-    """Something else, or the valid one, broken."""
+    """Return another body, or a damaged copy of the valid one."""
     which = chance.randrange(5)
     if which == 0:
         return valid[: chance.randrange(len(valid))]
@@ -111,7 +111,7 @@ _HEAD = (
 
 
 def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
-    """What our own transports find in their queues and folders, and did not write."""
+    """Return bytes that transports can find in their queues and folders, and never write."""
     head: dict[str, Any] = {
         "v": 1,
         "exchange": "default",
@@ -137,7 +137,7 @@ def raw(chance: random.Random, made: Input, ledger: str | None) -> bytes:
         return _flipped(chance, data)
     if which == 5:
         return chance.choice((b"", b"\n", b"\n\n", b"!", b"!\n", b"! \n{}", chance.randbytes(300)))
-    if which == 6:  # a row of the ledger that it claims to be
+    if which == 6:  # a false row of the ledger
         row = (
             chance.choice(("a", _ANY, "a b", "*", "", "x" * 5000, "a:b{c}", "%s")),
             chance.choice(

@@ -1,4 +1,4 @@
-"""A worker and an engine that get hostile messages, and what they count and say."""
+"""A worker and an engine that receive hostile messages, with their counters and logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC = "t"
 
 
 class Ear(logging.Handler):
-    """Counts what is logged, and keeps what should not be."""
+    """Counts log records, and keeps errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -49,7 +49,7 @@ class Ear(logging.Handler):
 
 @contextlib.contextmanager
 def listening() -> Iterator[Ear]:
-    """To all that wbengine logs meanwhile; nobody else hears it."""
+    """Capture all log records of wbengine during the block, without propagation."""
     ear = Ear()
     log = logging.getLogger("wbengine")
     before = log.propagate, log.level
@@ -65,24 +65,25 @@ def listening() -> Iterator[Ear]:
 
 
 class Target:
-    """Somebody with queues, who counts each message once."""
+    """A process with queues that counts each message once."""
 
     name: str
     queues: tuple[str, ...]
     victim: inputs.Victim
 
     def counted(self) -> Counter[str]:
-        """How many messages came, by what became of them."""
+        """Return the number of received messages by result."""
         raise NotImplementedError
 
     def ends(self) -> int:
-        """How many of the answers or requests that it handled it counted again, by what came of
-        them."""
+        """Return the number of handled replies or requests, summed over the counters of their
+        results.
+        """
         raise NotImplementedError
 
     @property
     def busy(self) -> bool:
-        """Whether something that came has not ended yet."""
+        """Return whether a received message is still processed."""
         return False
 
     def seen(self) -> int:
@@ -112,7 +113,7 @@ class WorkerTarget(Target):
         return self.worker._runner.busy
 
     def ends(self) -> int:
-        """How many requests came to an end, whatever that was."""
+        """Return the number of requests that ended, with any result."""
         return sum(self.worker.counts.values())
 
 
@@ -128,7 +129,7 @@ class EngineTarget(Target):
         return _counted(self.executor._proxy)
 
     def knows(self, identity: str) -> bool:
-        """Whether it knows a worker."""
+        """Return whether the engine has discovered a worker."""
         return any(worker.identity == identity for worker in self.executor.workers())
 
     def ends(self) -> int:
@@ -153,7 +154,7 @@ def engine(url: str) -> Iterator[EngineTarget]:
 
 
 def work(url: str, executor: WorkerTaskExecutor | None = None, width: int = 5) -> None:
-    """A flow that runs, and whose results are right."""
+    """Run a flow and check its results."""
     flow = linear_flow.Flow("sum").add(
         unordered_flow.Flow("many").add(*(Nothing(name=f"n{i}") for i in range(width))),
         Add(),

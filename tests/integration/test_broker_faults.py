@@ -1,9 +1,4 @@
-"""Connections to brokers and ledgers that break at each step of a request: the flow ends right.
-
-As an engine or a worker comes to a crash point, all its connections are cut, or what they say or
-hear is lost for a second before they are cut, or comes seconds late.  Both stay alive: so no worker
-is lost, but for what a broker without a ledger cannot know (`promises.rst`, "Without a ledger").
-"""
+"""Broken connections to brokers and ledgers at each step of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from wbengine import exceptions as exc
 REDIS = Medium("redis", "redis")
 RABBITMQ = Medium("rabbitmq", "rabbitmq")
 SQLITE = Medium("rabbitmq+sqlite", "rabbitmq", "sqlite")
-#: Here it is the ledger that cannot be reached.
+#: Medium whose ledger becomes unreachable.
 LEDGER = Medium("rabbitmq+redis", "rabbitmq", "redis", strikes_ledger=True)
 
 SUBMITTING = ("engine.before-submit", "engine.after-submit")
@@ -33,7 +28,9 @@ CLAIMING = ("worker.before-claim", "worker.after-claim")
 FINISHING = ("worker.before-finish", "worker.after-finish")
 RUNNING = ("task.began",)
 
-#: What each side comes to on the way of one request.
+#: Crash points that each side reaches during one request.  There all its connections are cut, or
+#: they lose or delay data for a time before they are cut.  Both processes stay alive, so no worker
+#: is lost, except in the cases of `delivery_guarantees.rst`, "Without a ledger".
 POINTS: dict[Medium, dict[Side, tuple[str, ...]]] = {
     RABBITMQ: {
         "engine": (*SUBMITTING, *PUBLISHING, *RETIRING),
@@ -57,11 +54,12 @@ FAULTS = (
     Fault("delay", "to-client"),
 )
 
-#: Seconds within which a flow ends after the connection is back.  What was lost is asked for after
-#: two beats, 10 s, and machines are busy; but no time-out may have to help, which takes 60 s.
+#: Seconds within which a flow ends after the connection is restored. Lost messages are requested
+#: again after two heartbeats (10 s); the limit also allows for a loaded machine, and is less than
+#: the timeout of 60 s, which must not be needed.
 PROMISED = 30.0
 
-#: Connections that a side may have more than at first: threads that ask a ledger at the same time.
+#: Additional connections of a side: threads that query a ledger at the same time.
 SPARE = 2
 
 #: One case of each fault, over each medium, on both sides.
@@ -87,8 +85,11 @@ def cases() -> list[object]:
 
 
 def _faults(medium: Medium, point: str) -> tuple[Fault, ...]:
-    """Nothing is said at a point of the engine's loop; and a client of a RabbitMQ does not care
-    how late things come, which is tried without a ledger."""
+    """Return the faults that can have an effect at a point.
+
+    No data is sent at a point of the engine's loop. Delays at a RabbitMQ client have no effect that
+    depends on the ledger, so they are tested without one.
+    """
     if point.startswith("engine."):
         return FAULTS[:1]
     return FAULTS[:3] if medium == SQLITE else FAULTS
@@ -99,7 +100,7 @@ def _marks(medium: Medium, strike: Strike) -> list[pytest.MarkDecorator]:
 
 
 class Stages:
-    """Keeps the stage that was used last, as long as all goes well on it."""
+    """Keeper of the last stage, which is reused while its tests succeed."""
 
     def __init__(self, folders: pytest.TempPathFactory, servers: Brokers) -> None:
         self._folders, self._servers = folders, servers
@@ -119,7 +120,7 @@ class Stages:
             raise
 
     def close(self) -> None:
-        """What was left on it is an error."""
+        """Close the stage; processes that are left on it are an error."""
         self._stage = None
         self._kept.close()
 
@@ -132,13 +133,13 @@ def stages(tmp_path_factory: pytest.TempPathFactory, broker_servers: Brokers) ->
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("medium", "strike"), cases())
-def test_flow_ends_right_after_a_fault_of_connections(
+def test_flow_ends_correctly_after_connection_fault(
     medium: Medium, strike: Strike, stages: Stages
 ) -> None:
     with stages.use(medium) as on:
         expect_right(medium, strike, on.run(strike, within=PROMISED))
-        # And all goes on as before, once both are back: what a broker without a ledger sends to who
-        # is cut off is lost with him.
+        # A flow after the fault also succeeds once both sides are connected again. Before that, a
+        # broker without a ledger loses messages that it sends to a disconnected side.
         until(lambda: all(on.connections().values()), RECONNECTED)
         expect_right(medium, None, on.run(within=PROMISED))
         until(lambda: on.spare <= SPARE, RECONNECTED)
@@ -157,5 +158,5 @@ def expect_right(medium: Medium, strike: Strike | None, end: End) -> None:
 
 
 def may_be_lost(medium: Medium, strike: Strike) -> bool:
-    """Whether a request that must not run twice may fail: nobody knows whether it was begun."""
+    """Return whether a non-idempotent request may fail because its start is unknown."""
     return not medium.has_ledger and strike.side == "worker"

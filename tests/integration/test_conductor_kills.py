@@ -1,4 +1,4 @@
-"""Conductors that are killed: others take their jobs over, and go on with what is saved."""
+"""Killed conductors: other conductors take over their jobs and resume the flows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Conductors:
 
 
 def check(store: persistence.Backend, folder: Path, posted: dict[str, str]) -> None:
-    """Each flow has ended once."""
+    """Assert that each flow has ended exactly once."""
     consumed = Counter(conducted.notes(folder, "consumed"))
     assert set(consumed) <= set(posted) and set(consumed.values()) <= {1}
     with contextlib.closing(store.get_connection()) as connection:
@@ -56,7 +56,7 @@ def check(store: persistence.Backend, folder: Path, posted: dict[str, str]) -> N
     conducted.check_runs(folder, len(posted))
 
 
-def test_flows_of_killed_conductors_end_once(
+def test_flows_of_killed_conductors_complete_exactly_once(
     uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:
     posted = {}
@@ -72,7 +72,7 @@ def test_flows_of_killed_conductors_end_once(
             begun = conducted.notes(tmp_path, "conductors")
             ran = len(conducted.notes(tmp_path, "runs"))
             if alive := [pid for pid in begun if pid not in killed]:
-                # In the midst of a task, or between two.
+                # Kill it during a task or between two tasks.
                 until(lambda ran=ran: len(conducted.notes(tmp_path, "runs")) > ran)
                 pid = random.choice(alive)
                 conductors.kill(int(pid))
@@ -82,7 +82,7 @@ def test_flows_of_killed_conductors_end_once(
     check(store, tmp_path, posted)
 
 
-@pytest.mark.slow  # the claim of a dead conductor has to end
+@pytest.mark.slow  # the test waits until the claim of the dead conductor expires
 def test_flow_of_dead_conductor_is_taken_over_within_20_seconds(
     uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:

@@ -1,6 +1,4 @@
-"""Flows go on while a broker is short of memory or set back, a process is stopped, a disk is full,
-or a worker computes as fast as it can.
-"""
+"""Flows continue during faults of brokers, disks and processes."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ class Run:
         return not self._thread.is_alive()
 
     def end(self, within: float = 60.0) -> Any:
-        """Wait for its end; its state."""
+        """Wait until the run ends, and return the state of the flow."""
         self._thread.join(within)
         assert self.ended, "the flow does not end"
         if self.error is not None:
@@ -60,12 +58,14 @@ class Run:
         return self.state
 
 
-# -- a broker
+# -- brokers
 
 
 class Starved:
-    """A RabbitMQ that is short of memory, while a worker with one slot runs the flow `first`, and
-    the request of `waiting` is in its queue."""
+    """A RabbitMQ that is short of memory.
+
+    A worker with one slot runs the flow `first`. The request of the flow `waiting` is in the queue.
+    """
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Starved:
         return Run(flow, store=store, engine="worker-based", executor=self._executor)
 
     def work(self) -> Any:
-        """Another worker with one slot."""
+        """Start another worker with one slot."""
         return self._stack.enter_context(
             workers.worker_in_thread(self._url, sample_tasks.WaitFor, threads_count=1)
         )
@@ -102,7 +102,7 @@ class Starved:
             (self._folder / f"{name}-release").touch()
 
     def _waits(self) -> int:
-        """How many requests wait in the broker."""
+        """Return the number of requests that wait in the broker."""
         with kombu.Connection(self._url) as connection:
             channel = connection.default_channel
             return sum(
@@ -113,9 +113,12 @@ class Starved:
 
 
 @pytest.mark.slow
-def test_rabbitmq_short_of_memory_delays_answers_and_loses_no_worker(tmp_path: Path) -> None:
-    """The alarm lasts for longer than workers may be silent.  What was published before it is
-    delivered to a worker with a free slot, and what is published meanwhile comes after it."""
+def test_rabbitmq_short_of_memory_delays_replies_and_loses_no_worker(tmp_path: Path) -> None:
+    """The memory alarm lasts longer than `worker_expiry`.
+
+    Requests published before the alarm are delivered to a worker with a free slot. Requests
+    published during the alarm are delivered after it.
+    """
     with contextlib.ExitStack() as stack:
         starved = Starved(tmp_path, stack)
         starved.runs.append(starved.run("blocked"))
@@ -131,8 +134,8 @@ def test_rabbitmq_short_of_memory_delays_answers_and_loses_no_worker(tmp_path: P
         assert starved.worker.counts["SUCCESS"] + other.counts["SUCCESS"] == 3
 
 
-def test_redis_set_back_to_a_snapshot_grants_no_second_claim() -> None:
-    """A row that was finished and dropped is OPEN again in the snapshot."""
+def test_redis_restored_from_a_snapshot_grants_no_second_claim() -> None:
+    """In the snapshot a completed and dropped row is still OPEN."""
     with brokers.redis(appendonly="no") as server:
         with contextlib.closing(ledgers.open_ledger(server.url())) as ledger:
             ledger.open(ID, 1)
@@ -151,11 +154,10 @@ def test_redis_set_back_to_a_snapshot_grants_no_second_claim() -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut", "late"])
-def test_worker_reconnects_to_redis_while_another_takes(
+def test_worker_reconnecting_to_redis_runs_each_request_once(
     redis_server: brokers.Redis, redis_url: str, tmp_path: Path, fault: str
 ) -> None:
-    """What it held is told to the server again, which meanwhile gives others what it takes for
-    lost: each request is run once."""
+    """The worker claims its requests again, while the server redelivers some to the other."""
     count = 150
     flow = unordered_flow.Flow("flow")
     flow.add(*(audited_tasks.Once(f"once{n}", provides=f"once{n}") for n in range(count)))
@@ -193,12 +195,12 @@ def lines(folder: Path) -> list[str]:
 # -- processes
 
 
-def test_stopped_engine_that_is_writing_is_named_to_others_of_its_database(tmp_path: Path) -> None:
-    """It holds the lock of the file; as soon as it goes on, or is killed, so can they."""
+def test_error_names_stopped_process_that_locks_the_database(tmp_path: Path) -> None:
+    """The process owns the lock of the database file until it continues or is killed."""
     place = f"sqlite:///{tmp_path}/store.db"
     words = [sys.executable, "-m", "tests.support.stopping_engine", place, "sql.before-commit"]
     with backends.backend(place) as backend, contextlib.closing(backend.get_connection()):
-        pass  # there are tables
+        pass  # create the tables
     with subprocess.Popen(words, cwd=workers.REPOSITORY) as stopped:
         try:
             until(lambda: is_stopped(stopped.pid), 30)
@@ -221,16 +223,16 @@ def is_stopped(pid: int) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a megabyte."""
+    """Path of a file system of one megabyte."""
     with disks.small_disk(tmp_path / "disk", "1m") as path:
         yield path
 
 
 @pytest.mark.parametrize("scheme", ["dir", "sqlite"])
-def test_full_disk_of_the_store_keeps_results_of_workers_in_the_ledger(
+def test_worker_results_stay_in_ledger_while_disk_of_store_is_full(
     small_disk: Path, tmp_path: Path, scheme: str
 ) -> None:
-    """What cannot be written is not acknowledged; the next run, with room, runs no task again."""
+    """The engine retires no result that it could not save. The next run repeats no task."""
     disk = f"{small_disk}/store" if scheme == "dir" else f"/{small_disk}/store.db"
     broker = f"filesystem://{tmp_path}/broker"
     flow = linear_flow.Flow("flow")
@@ -268,8 +270,8 @@ def test_full_disk_of_the_store_keeps_results_of_workers_in_the_ledger(
 
 
 @pytest.mark.slow
-def test_worker_that_computes_without_a_pause_is_not_lost(redis_url: str, tmp_path: Path) -> None:
-    """Its threads never wait, for longer than it may be silent."""
+def test_worker_with_busy_threads_is_not_lost(redis_url: str, tmp_path: Path) -> None:
+    """Both threads compute for longer than `worker_expiry`."""
     flow = unordered_flow.Flow("flow")
     flow.add(*(audited_tasks.Busy(f"busy{n}", provides=f"busy{n}") for n in range(2)))
     words = ["--url", str(redis_url), "--topic", "t", "--threads", "2"]

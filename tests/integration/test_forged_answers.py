@@ -1,4 +1,4 @@
-"""Answers that no worker gave: what an engine does not believe."""
+"""Engines ignore forged replies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from wbengine.types.failure import Failure
 
 @pytest.mark.parametrize("state", [pr.SUCCESS, pr.FAILURE])
 @pytest.mark.parametrize("kind", ["memory", "redis", "rabbitmq"])
-def test_outcome_that_is_not_in_the_ledger_is_not_believed(
+def test_forged_result_missing_from_the_ledger_is_ignored(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, state: str
 ) -> None:
-    """Although it comes to the engine's own queue, and names the worker that runs the task."""
+    """The forged reply is in the engine's own queue and names the worker that runs the task."""
     own = {"memory": f"memory://{tmp_path.name}"}
     url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
     ledger = f"dir://{tmp_path}/ledger"
@@ -58,10 +58,10 @@ def test_outcome_that_is_not_in_the_ledger_is_not_believed(
     assert engine.storage.get_flow_state() == "SUCCESS"
 
 
-def test_result_that_the_ledger_could_not_take_is_stored_as_soon_as_it_can(
+def test_worker_saves_result_again_after_ledger_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the engine believes nothing else."""
+    """The engine accepts only results that are in the ledger."""
     finish, failed = SQLLedger._finish, []
 
     def ail(self: Any, holder: str, ended: Any) -> Any:
@@ -82,12 +82,12 @@ def test_result_that_the_ledger_could_not_take_is_stored_as_soon_as_it_can(
 
 
 @pytest.mark.parametrize("kind", ["memory", "filesystem", "redis", "rabbitmq"])
-def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
+def test_worker_announcing_a_foreign_queue_is_rejected(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever announces one, with or without the headers of a worker, reads no arguments.
+    """A forged announcement gets no requests, with or without the headers of a worker.
 
-    The log names the queue once.
+    The first one is logged as a warning, later ones at level DEBUG.
     """
     caplog.set_level(logging.DEBUG, "wbengine.engines.worker_based.discovery")
     own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}
@@ -105,7 +105,7 @@ def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
     ):
         notify = pr.Notify(topic=topic, tasks=[task])
         forger.publish(notify, "victim", headers=headers)
-    words = "'forger' is no queue for its tasks"
+    words = "queue 'forger' does not match its topic and tasks"
     until(lambda: caplog.text.count(words) == 3)
     levels = [each.levelname for each in caplog.records if words in each.getMessage()]
     assert levels == ["WARNING", "DEBUG", "DEBUG"]
@@ -115,7 +115,7 @@ def test_requests_go_to_no_queue_that_is_not_that_of_its_tasks(
 
 
 @pytest.mark.parametrize("kind", ["memory", "filesystem", "redis", "rabbitmq"])
-def test_outcome_that_is_sent_to_all_engines_is_refused(
+def test_reply_sent_to_all_engines_is_ignored(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     own = {"memory": f"memory://{tmp_path.name}", "filesystem": f"filesystem://{tmp_path}/broker"}

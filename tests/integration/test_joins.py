@@ -1,4 +1,4 @@
-"""Join rules on engines: branches that meet again, with their results, and after a suspension."""
+"""Join rules on engines: branches that meet again, their results, and suspension."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbengine.persistence import models
 
 
 class Say(task.Task):
-    """Provides its own name."""
+    """Task that provides its own name."""
 
     default_provides = "word"
 
@@ -36,7 +36,7 @@ def yes(history: Any) -> bool:
 
 
 def meeting(rule: str, left: Any = yes, right: Any = yes) -> graph_flow.Flow:
-    """first decides upon left and right; both provide the word that is heard after them."""
+    """Return a flow of two branches with deciders, whose values the task `hear` receives."""
     first, hear = task.FunctorTask(lambda: None, "first"), Hear("hear")
     flow = graph_flow.Flow("meeting").add(first, Say("left"))
     flow.add(Say("right"), hear, resolve_requires=False)
@@ -57,14 +57,14 @@ def meeting(rule: str, left: Any = yes, right: Any = yes) -> graph_flow.Flow:
         ("all", no, yes, None),
     ],
 )
-def test_what_a_join_hears_comes_from_the_branch_that_was_taken(
+def test_join_receives_value_of_the_branch_taken(
     kind: str, rule: str, left: Any, right: Any, heard: str | None
 ) -> None:
     found = engines.run(meeting(rule, left, right), engine=kind)
     assert found.get("heard") == heard
 
 
-def test_a_decider_of_a_join_that_raises_is_a_failure() -> None:
+def test_decider_of_join_that_raises_reverts_the_flow() -> None:
     flow = meeting("any", no, yes)
     members = {node.name: node for node in flow}
 
@@ -82,8 +82,8 @@ def test_a_decider_of_a_join_that_raises_is_a_failure() -> None:
 
 @pytest.mark.parametrize("rule", ["any", "none_failed", "all"])
 @pytest.mark.parametrize("last", ["first", "left", "nested"])
-def test_another_engine_decides_the_same_after_a_suspension(rule: str, last: str) -> None:
-    """Nothing is saved of a decision but what became of the atoms."""
+def test_resumed_flow_makes_the_same_join_decisions(rule: str, last: str) -> None:
+    """The store contains no decisions, only the states of atoms."""
     ran: list[str] = []
     running: Any = None
 
@@ -110,7 +110,7 @@ def test_another_engine_decides_the_same_after_a_suspension(rule: str, last: str
     detail = models.FlowDetail("f")
     running = engines.load(made(), flow_detail=detail)
     running.run()
-    # What is ignored is so at once: then nothing may be left.
+    # With rule 'all' atoms are ignored at once, so the first run can complete.
     left = (rule, last) != ("all", "left")
     assert running.storage.get_flow_state() == (states.SUSPENDED if left else states.SUCCESS)
     running = None
@@ -121,8 +121,8 @@ def test_another_engine_decides_the_same_after_a_suspension(rule: str, last: str
     assert other.storage.get_atoms_states(names) == expected.storage.get_atoms_states(names)
 
 
-def test_resumed_flow_takes_back_with_its_retry_all_that_was_refused_by_the_widest_depth() -> None:
-    """Before the suspension all was ignored; the retry decides otherwise, and what follows runs."""
+def test_retry_after_resume_runs_atoms_that_deciders_had_ignored() -> None:
+    """The first run ignored all of them. After the retry the deciders return True."""
     ran: list[str] = []
     running: Any = None
     again = False
@@ -163,9 +163,8 @@ def test_resumed_flow_takes_back_with_its_retry_all_that_was_refused_by_the_wide
     assert ran[-2:] == ["target", "last"]
 
 
-def test_flow_behind_a_task_that_was_ignored_alone_may_be_refused_after_a_suspension() -> None:
-    """A decider of depth FLOW said no to `target`, one of depth ALL said yes: the group behind it
-    was not ignored before the suspension, so a decider of the next run still has its say."""
+def test_decider_of_resumed_run_ignores_flow_after_an_ignored_task() -> None:
+    """Depth FLOW ignores `target`, but not the member of the nested flow behind it."""
     ran: list[str] = []
     running: Any = None
 
@@ -198,7 +197,7 @@ def test_flow_behind_a_task_that_was_ignored_alone_may_be_refused_after_a_suspen
     assert other.storage.get_atom_state("member") == states.IGNORE
 
 
-def test_a_flow_as_a_join_on_an_engine() -> None:
+def test_nested_flow_as_join_runs_with_none_failed_rule() -> None:
     first, refused = task.FunctorTask(lambda: None, "first"), Say("refused")
     inner = linear_flow.Flow("inner").add(Hear("hear"))
     flow = graph_flow.Flow("f").add(first, refused, resolve_requires=False)
@@ -211,7 +210,7 @@ def test_a_flow_as_a_join_on_an_engine() -> None:
     assert view.compilation.execution_graph.nodes[inner]["join"] == "NONE_FAILED"
 
 
-def test_decider_links_in_the_view_begin_where_their_source_ends() -> None:
+def test_decider_link_in_execution_graph_starts_at_end_of_its_source() -> None:
     inner, after = linear_flow.Flow("inner").add(Say("say")), Say("after")
     flow = graph_flow.Flow("f").add(inner, after).link(inner, after, decider=yes)
     engine = engines.load(flow)

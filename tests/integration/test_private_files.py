@@ -1,6 +1,4 @@
-"""What is written on this host is for its owner only, and what others may have put there is not
-used.
-"""
+"""Permissions of files and folders on this host."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from wbengine.persistence import backends
 
 @pytest.fixture(autouse=True)
 def open_umask() -> Iterator[None]:
-    """What is made is for all, unless it says otherwise."""
+    """Clear the umask, so that new files are public unless their mode is set."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -37,8 +35,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/flows.db", "dir://{}"])
-def test_a_store_in_a_file_is_for_its_owner_only(url: str, tmp_path: Path) -> None:
-    """What sqlite writes beside it, too; one that is there is left as it is."""
+def test_store_files_are_accessible_to_their_owner_only(url: str, tmp_path: Path) -> None:
     with contextlib.closing(backends.fetch(url.format(tmp_path))) as store:
         with contextlib.closing(store.get_connection()) as connection:
             connection.upgrade()
@@ -52,7 +49,7 @@ def test_a_store_in_a_file_is_for_its_owner_only(url: str, tmp_path: Path) -> No
         assert modes(tmp_path)["flows.db"] == 0o640
 
 
-def test_a_ledger_in_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_ledger_file_is_accessible_to_its_owner_only(tmp_path: Path) -> None:
     with contextlib.closing(open_ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         ledger.open("a" * 32, 1)
         assert set(modes(tmp_path).values()) == {0o600}
@@ -65,12 +62,9 @@ def connect(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["holders", "bells"])
-def test_folders_of_a_broker_that_others_may_have_made_are_not_used(
-    name: str, tmp_path: Path
-) -> None:
-    """Of a folder that is named as of the one that is not."""
+def test_broker_subfolder_of_another_user_or_symlink_is_refused(name: str, tmp_path: Path) -> None:
     root, path, other = tmp_path / "broker", tmp_path / "broker" / name, tmp_path / "other"
-    os.mkdir(root, 0o755)  # as a user makes it
+    os.mkdir(root, 0o755)  # as users create it
     connect(root)
     path.chmod(0o750)
     with pytest.raises(exceptions.TransportFailure, match=f"{name} is open to other users"):
@@ -90,7 +84,9 @@ def test_folders_of_a_broker_that_others_may_have_made_are_not_used(
 
 
 @pytest.mark.parametrize("kind", ["broker", "ledger"])
-def test_file_of_a_folder_is_for_its_owner_only_and_no_link(kind: str, tmp_path: Path) -> None:
+def test_database_file_in_folder_is_private_and_must_not_be_a_symlink(
+    kind: str, tmp_path: Path
+) -> None:
     root, file, other = tmp_path / "root", tmp_path / "root" / "wbengine.db", tmp_path / "other"
     os.mkdir(root, 0o755)
     with connection(f"filesystem://{root}") as made:
@@ -98,15 +94,13 @@ def test_file_of_a_folder_is_for_its_owner_only_and_no_link(kind: str, tmp_path:
         assert set(modes(root).values()) == {0o600} and len(modes(root)) >= 3
     file.rename(other)
     file.symlink_to(other)
-    with pytest.raises(exceptions.WbengineException, match="no file of this user"):
+    with pytest.raises(exceptions.WbengineException, match="must be a regular file of this user"):
         _ = connect(root) if kind == "broker" else open_ledger(f"dir://{root}")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o722, 0o1777])
 @pytest.mark.parametrize("kind", ["broker", "ledger"])
-def test_a_folder_that_others_may_write_to_is_not_used(
-    kind: str, mode: int, tmp_path: Path
-) -> None:
+def test_folder_writable_by_other_users_is_refused(kind: str, mode: int, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(mode)
@@ -117,7 +111,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
-def test_a_symlink_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_of_another_user_is_refused(tmp_path: Path) -> None:
     mine, link = tmp_path / "mine", tmp_path / "link"
     mine.mkdir(0o700)
     link.symlink_to(mine)

@@ -1,4 +1,4 @@
-"""`amqps://`: whose certificate is accepted."""
+"""TLS connections to RabbitMQ (`amqps://`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wbengine.engines.worker_based.proxy import Proxy
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`good.*` is of localhost, `other.*` of another host; each is its own authority."""
+    """Self-signed certificates: `good.*` of localhost, `other.*` of another host."""
     folder = tmp_path_factory.mktemp("tls")
     for name, host in (("good", "localhost"), ("other", "elsewhere.example")):
         command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"]
@@ -42,7 +42,7 @@ def copy(source: socket.socket, sink: socket.socket) -> None:
 
 @contextlib.contextmanager
 def wrapped(port: int, folder: Path, name: str) -> Iterator[int]:
-    """A port that speaks TLS, before one that does not."""
+    """Yield a TLS port in front of a port without TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -66,7 +66,7 @@ def wrapped(port: int, folder: Path, name: str) -> Iterator[int]:
         try:
             yield server.getsockname()[1]
         finally:
-            server.shutdown(socket.SHUT_RDWR)  # who accepts hears of that
+            server.shutdown(socket.SHUT_RDWR)  # ends `accept`
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def wrapped(port: int, folder: Path, name: str) -> Iterator[int]:
         ("other", "?ssl_cert_reqs=none", None),
     ],
 )
-def test_whose_certificate_is_accepted(
+def test_certificate_of_broker_is_verified_as_configured(
     rabbitmq_server: brokers.Rabbitmq,
     rabbitmq_url: str,
     folder: Path,
@@ -105,9 +105,9 @@ def test_whose_certificate_is_accepted(
         assert not thread.is_alive()
 
 
-def test_a_broker_that_speaks_no_tls(rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # One attempt, with all the time that one may take.
+def test_broker_without_tls_is_reported(rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Make one attempt without a time limit.
     monkeypatch.setattr(tenacity, "stop_after_delay", lambda _: tenacity.stop_after_attempt(1))
     proxy = Proxy("a", "x", {}, url=rabbitmq_url.replace("amqp://", "amqps://"))
-    with pytest.raises(exc.TransportFailure, match="cannot be reached: it speaks no TLS"):
+    with pytest.raises(exc.TransportFailure, match="cannot be reached: the TLS connection failed"):
         proxy.start()

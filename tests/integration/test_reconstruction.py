@@ -1,4 +1,4 @@
-"""A worker makes tasks anew: one that would lose what it was constructed with is refused."""
+"""Tasks that workers cannot reconstruct from their class and name."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Needs(task.Task):
         super().__init__(f"needs {amount}")
 
     def execute(self) -> None:
-        """Never."""
+        """Do nothing."""
 
 
 class Made(task.Task):
-    """What its constructor makes is another each time, and of no account."""
+    """Task whose constructor creates attributes that differ each time and do not matter."""
 
     default_provides = "made"
 
@@ -60,16 +60,13 @@ class Made(task.Task):
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
-        (lambda: Adds("t", amount=2), r"'t': .*\.Adds\(name=...\) has another 'amount'\."),
-        (lambda: Adds("t", 2, "why"), r"another 'amount' and 'note'\."),
+        (lambda: Adds("t", amount=2), r"'t': .*\.Adds\(name=...\) must restore 'amount', got"),
+        (lambda: Adds("t", 2, "why"), r"must restore 'amount' and 'note', got"),
         (lambda: Needs(3), r"'needs 3': .*\.Needs\(name=...\) raises TypeError: .*'name'"),
         (lambda: task.Map(AddsItem("t", 2), over="items"), r"'t': .*AddsItem.*'amount'"),
     ],
 )
-def test_task_that_a_worker_cannot_rebuild_is_refused_when_its_flow_is_loaded(
-    made: Any, reason: str
-) -> None:
-    """Before anything is kept; there is no worker."""
+def test_task_that_worker_cannot_reconstruct_is_rejected_at_load(made: Any, reason: str) -> None:
     flow = linear_flow.Flow("f").add(Made("fine"), made())
     with backends.backend("memory://") as backend:
         with pytest.raises(exceptions.CompilationFailure, match=reason) as caught:
@@ -78,15 +75,14 @@ def test_task_that_a_worker_cannot_rebuild_is_refused_when_its_flow_is_loaded(
         assert list(base.unfinished_flows(backend)) == []
 
 
-def test_many_that_cannot_be_rebuilt_are_told_briefly() -> None:
+def test_error_about_many_unreconstructible_tasks_is_short() -> None:
     flow = linear_flow.Flow("f").add(*[Adds(f"t{n}", 2) for n in range(100)])
     with pytest.raises(exceptions.CompilationFailure, match=r"and \d\d more") as caught:
         engines.load(flow, engine="worker-based", url=URL)
     assert len(str(caught.value)) < 2000
 
 
-def test_task_that_is_made_alike_runs_on_a_worker() -> None:
-    """Also one that was given what it has by default, or that stays in the engine's process."""
+def test_reconstructible_task_runs_on_worker() -> None:
     flow = linear_flow.Flow("f").add(
         Made("label"),
         Adds("a", 1, "", rebind={"x": "start"}),
@@ -99,6 +95,6 @@ def test_task_that_is_made_alike_runs_on_a_worker() -> None:
     assert found == {"start": 4, "made": "label of label", "sum": 5, "here": 11}
 
 
-def test_what_is_lost_on_a_worker_is_kept_elsewhere() -> None:
+def test_local_engines_accept_tasks_that_workers_cannot_reconstruct() -> None:
     for kind in ("serial", "parallel"):
         assert engines.run(Adds("t", 2), store={"x": 1}, engine=kind)["sum"] == 3

@@ -1,4 +1,4 @@
-"""Requests whose bodies no engine writes: refused by a worker, whatever sent them."""
+"""Requests with bodies that no engine writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 
 def request(value: str) -> Input:
-    """A request with this JSON for its argument."""
+    """Return a request whose argument is the given JSON."""
     body = {
         "action": "execute",
         "arguments": {"x": None, "y": 1},
@@ -41,14 +41,14 @@ def request(value: str) -> Input:
         ("[" * 60 + "]" * 60, "handled REQUEST"),
         ("[" * 80 + "]" * 80, "refused body"),
         ('{"k":' * 80 + "1" + "}" * 80, "refused body"),
-        ('"' + "[" * 80 + '"', "handled REQUEST"),  # brackets in a text nest nothing
+        ('"' + "[" * 80 + '"', "handled REQUEST"),  # brackets in a text do not nest
         (r'"\ud800"', "refused body"),
         (r'"\ud83d\ude00"', "handled REQUEST"),  # a pair of surrogates is one character
         ("1e400", "refused body"),
         ('{"k": 1, "k": 2}', "refused body"),
     ],
 )
-def test_request_is_refused_unless_its_body_is_strict_json_within_the_limits(
+def test_request_with_non_strict_or_too_deep_json_body_is_refused(
     value: str, what: str, tmp_path: Path
 ) -> None:
     with (

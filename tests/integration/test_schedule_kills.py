@@ -1,4 +1,7 @@
-"""Ten thousand of these: `tools/chaos --kills 25 --firings 10000 --store postgresql`."""
+"""Firings of schedules while processes are killed.
+
+For 10,000 firings: `tools/chaos --kills 25 --firings 10000 --store postgresql`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from pathlib import Path
 from tests.chaos import firings
 
 
-def test_each_tick_is_fired_once_while_processes_are_killed(uri: str, tmp_path: Path) -> None:
+def test_each_schedule_time_is_fired_once_while_processes_are_killed(
+    uri: str, tmp_path: Path
+) -> None:
     found = firings.run(uri, tmp_path, firings=200, kills=4, seed=random.randrange(1_000_000))
     assert found["firings"] >= 200 and not found["problems"], found

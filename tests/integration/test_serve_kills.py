@@ -1,4 +1,4 @@
-"""Processes of `wbengine serve` are killed: others run their flows to the end."""
+"""Flows of `wbengine serve` processes that are killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serve(uri: str) -> subprocess.Popen[bytes]:
 def test_submitted_flows_end_once_while_serve_is_killed(
     uri: str, store: persistence.Backend, board: jobs.JobBoard, tmp_path: Path
 ) -> None:
-    """No task runs again whose result is saved."""
+    """No task with a saved result runs again."""
     handles = [
         engines.submit(
             conducted.audited,
@@ -44,7 +44,7 @@ def test_submitted_flows_end_once_while_serve_is_killed(
     try:
         for _ in range(KILLS):
             before = len(conducted.notes(tmp_path, "runs"))
-            # In the midst of a task, or between two.
+            # At any moment, in a task or between two tasks.
             until(lambda before=before: len(conducted.notes(tmp_path, "runs")) > before + 1)
             victim = serving.pop(random.randrange(len(serving)))
             victim.kill()

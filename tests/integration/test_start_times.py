@@ -1,4 +1,4 @@
-"""`eta` and `expires` mean the same wherever tasks run."""
+"""`eta` and `expires` of tasks on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ["serial", "threads", "one thread", "processes", "workers", "local_tasks
 
 
 class Tells(task.Task):
-    """When it was run, in unix seconds."""
+    """Task that returns the time of its execution in Unix seconds."""
 
     def execute(self) -> float:
         return time.time()
@@ -79,7 +79,7 @@ class Quits(MuchLater):
 
 @pytest.fixture(params=KINDS)
 def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """For `engines.load`."""
+    """Options of `engines.load` for each kind of engine."""
     if request.param in ("workers", "local_tasks"):
         url = "memory://start-times"
         with worker_in_thread(url, sys.modules[__name__], threads_count=1):
@@ -97,7 +97,6 @@ def options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 def test_task_is_not_started_before_its_eta(options: dict[str, Any]) -> None:
-    """And holds up nobody who could start."""
     flow = unordered_flow.Flow("f").add(Later("t", provides="later"), Tells("o", provides="now"))
     began = time.time()
     found = engines.run(flow, **options)
@@ -105,7 +104,7 @@ def test_task_is_not_started_before_its_eta(options: dict[str, Any]) -> None:
     assert found["now"] < found["later"]
 
 
-def test_eta_may_be_a_moment(options: dict[str, Any]) -> None:
+def test_eta_can_be_a_datetime(options: dict[str, Any]) -> None:
     moment = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=0.3)
     tells = Tells("t", provides="now")
     tells.eta = moment
@@ -113,16 +112,16 @@ def test_eta_may_be_a_moment(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("late", [OutOfUse, TooLate])
-def test_task_that_did_not_start_in_its_time_fails(
+def test_task_that_expired_before_start_fails(
     options: dict[str, Any], late: type[task.Task]
 ) -> None:
     began = time.monotonic()
-    with pytest.raises(exceptions.Expired, match="'t' was not started in the time"):
+    with pytest.raises(exceptions.Expired, match="'t' expired before it started"):
         engines.run(linear_flow.Flow("f").add(late("t")), **options)
     assert time.monotonic() < began + 60
 
 
-def test_task_expires_while_another_has_its_place(options: dict[str, Any]) -> None:
+def test_task_expires_while_another_occupies_the_slot(options: dict[str, Any]) -> None:
     if "local_tasks" in options or options == {"engine": "parallel"}:
         pytest.skip("it has places enough")
     flow = unordered_flow.Flow("f").add(Takes("first"), Impatient("t"))
@@ -131,7 +130,7 @@ def test_task_expires_while_another_has_its_place(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(("odd", "error"), [(Odd, TypeError), (Naive, ValueError)])
-def test_times_that_make_no_sense_fail_their_task(
+def test_invalid_eta_or_expires_fails_its_task(
     options: dict[str, Any], odd: type[task.Task], error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="of task 't' must be"):
@@ -146,8 +145,7 @@ def test_items_of_a_map_have_an_eta(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", ["suspend", "cancel", "deadline"])
-def test_what_waits_for_its_eta_is_taken_back(options: dict[str, Any], how: str) -> None:
-    """And never starts."""
+def test_task_waiting_for_eta_is_withdrawn_when_run_ends(options: dict[str, Any], how: str) -> None:
     engine = engines.load(linear_flow.Flow("f").add(MuchLater("t")), **options)
     steer = {"suspend": engine.suspend, "cancel": engine.cancel, "deadline": bool}[how]
     threading.Timer(0.3, steer).start()
@@ -163,8 +161,7 @@ def test_what_waits_for_its_eta_is_taken_back(options: dict[str, Any], how: str)
     assert engine.storage.get_execute_failures().keys() <= {"t"}
 
 
-def test_task_that_waits_ends_early_where_it_says_so(options: dict[str, Any]) -> None:
-    """`cancel_on_revert`: nobody waits for the eta of what is to be undone anyway."""
+def test_task_waiting_for_eta_ends_early_with_cancel_on_revert(options: dict[str, Any]) -> None:
     began = time.monotonic()
     with pytest.raises(LookupError, match="spoilt"):
         engines.run(unordered_flow.Flow("f").add(Quits("t"), Spoils("s")), **options)

@@ -1,4 +1,4 @@
-"""Outages of a ZooKeeper that are shorter than the sessions of its boards."""
+"""Outages of ZooKeeper that are shorter than the sessions of its boards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ zookeeper = pytest.importorskip("wbengine.jobs.backends.impl_zookeeper")
 
 @pytest.fixture
 def server() -> Iterator[brokers.Broker]:
-    """One of the test's own, which it may stop."""
+    """Separate ZooKeeper, which the test may stop."""
     try:
         with brokers.coordinator("zookeeper") as found:
             yield found
@@ -32,10 +32,10 @@ def board_at(url: str) -> contextlib.AbstractContextManager[base.JobBoard]:
 
 
 @pytest.mark.parametrize("how", ["stopped", "cut"])
-def test_claim_whose_answer_is_lost_holds_no_job(
+def test_claim_with_lost_reply_does_not_block_job(
     how: str, server: brokers.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim is in the server, of a session that goes on, and nobody has it."""
+    """The server has stored the claim of a live session, but the board has no reply."""
     with tcp_proxy.forked(server.port) as proxy, board_at(server.url()) as other:
         url = server.url().replace(f":{server.port}", f":{proxy.port}")
         with board_at(url) as board:
@@ -44,7 +44,7 @@ def test_claim_whose_answer_is_lost_holds_no_job(
             commit = board._commit  # type: ignore[attr-defined]
 
             def late(*args: Any) -> Any:
-                """The claim is sent, and its answer is not heard in time."""
+                """Send the claim; its reply does not arrive in time."""
                 server.pause() if how == "stopped" else proxy.lose("to-client")
                 return commit(*args)
 
@@ -56,9 +56,9 @@ def test_claim_whose_answer_is_lost_holds_no_job(
             if how == "stopped":
                 server.resume()
             else:
-                assert other.find_owner(job) == "me"  # it was claimed
+                assert other.find_owner(job) == "me"  # the claim is stored
                 proxy.cut()
-            # Neither end of the connection knows, and the claim ends with no session.
+            # Neither side has detected the loss, and the session of the claim continues.
             until(lambda: _claimed(board))
             assert other.find_owner(job) == "me"
 

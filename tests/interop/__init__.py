@@ -1,1 +1,1 @@
-"""The real OpenStack TaskFlow at the other end, in processes of its own."""
+"""Tests with OpenStack TaskFlow in separate processes."""

@@ -1,4 +1,4 @@
-"""One process that has TaskFlow, for all tests."""
+"""A process with TaskFlow for all tests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(kind: str, broker_servers: Brokers) -> Iterator[Place]:
-    """A part of a broker of that kind, of the test's own."""
+    """Yield a separate place of a broker of that kind."""
     with broker_servers[kind].place() as place:
         yield place

@@ -1,4 +1,4 @@
-"""The same flows for engines of both kinds, and how one of either kind runs them."""
+"""Flows for engines of TaskFlow and wbengine, and their runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FLOWS = {
 }
 
 
-#: How a flow that goes right ends, by its name.
+#: Flow name -> results of a successful run.
 ENDS: dict[str, dict[str, Any]] = {
     "adds": {"sum": 3, "twice": 6},
     "swaps": {
@@ -98,7 +98,7 @@ ENDS: dict[str, dict[str, Any]] = {
 
 
 class Run:
-    """One run of a flow, to its end, by an engine of the kind of this process."""
+    """One run of a flow by an engine of this process's library."""
 
     def __init__(
         self, flow: str, store: Mapping[str, Any], made: Mapping[str, Any], **options: Any
@@ -125,7 +125,7 @@ class Run:
         return self
 
     def start(self) -> None:
-        """Run it in a thread of its own; `told` waits for its end."""
+        """Run in a thread; `told` waits for its end."""
         self._thread = threading.Thread(target=self.go, daemon=True)
         self._thread.start()
 
@@ -133,7 +133,7 @@ class Run:
         return self.engine.storage.get_attempt(name)
 
     def told(self, timeout: float = 60.0) -> dict[str, Any]:
-        """What came of it, for whoever is elsewhere."""
+        """Return the result of the run as JSON values."""
         if self._thread is not None:
             self._thread.join(timeout)
             assert not self._thread.is_alive(), "it did not end in time"

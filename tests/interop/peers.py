@@ -1,4 +1,4 @@
-"""TaskFlow's workers and engines, and our own, in processes of their own."""
+"""Workers and engines of TaskFlow, and wbengine workers, in separate processes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TOPIC = "t"
 
 
 class Engine(Forked):
-    """One that runs one flow."""
+    """A TaskFlow engine that runs one flow."""
 
     def __init__(self, pid: int, log: Path, into: Path) -> None:
         super().__init__(pid, log)
         self._into = into
 
     def told(self, timeout: float = 60.0, what: str = "it") -> dict[str, Any]:
-        """What it came to (see `Run.told`), when it has ended."""
+        """Wait for the end and return the result (see `Run.told`)."""
         deadline = time.monotonic() + timeout
         while not self._into.exists():
             assert time.monotonic() < deadline, f"{what} did not end in time: {self.text}"
@@ -42,7 +42,7 @@ class Engine(Forked):
 
 
 class TaskFlow:
-    """The process that has it, from which all others are forked; it takes a second to start."""
+    """The process with TaskFlow that forks all others; it starts in about a second."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,7 +73,7 @@ class TaskFlow:
     def worker(
         self, url: str, topic: str = TOPIC, threads: int = 2, exchange: str = "default", **more: Any
     ) -> Iterator[Forked]:
-        """A worker; it is gone afterwards."""
+        """Yield a worker; kill it afterwards."""
         order = {"topic": topic, "threads": threads, "exchange": exchange, **more}
         peer = Forked(*self._order("work", url, **order))
         try:
@@ -91,7 +91,7 @@ class TaskFlow:
         made: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Iterator[Engine]:
-        """An engine that runs one flow; it is gone afterwards."""
+        """Yield an engine that runs one flow; kill it afterwards."""
         into = self._folder / f"told-{uuid.uuid4().hex[:6]}"
         order = {
             "flow": flow,
@@ -120,7 +120,7 @@ class TaskFlow:
 def our_worker(
     folder: Path, url: str, *arguments: str, topic: str = TOPIC
 ) -> Iterator[workers.WorkerProcess]:
-    """One of ours that speaks TaskFlow's way."""
+    """Yield a wbengine worker that uses TaskFlow's protocol."""
     with workers.workers(
         folder,
         *("--topic", topic, "--interop", "taskflow", "--log-level", "info"),

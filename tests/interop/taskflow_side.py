@@ -1,7 +1,6 @@
-"""A process that has TaskFlow, and forks its workers and engines: `python -m` this module.
+"""A process that imports TaskFlow and forks workers and engines (`python -m` this module).
 
-Each line that it reads orders one, each line that it writes says what became of an order: the
-process it made, at once, and what an engine came to, when it ended.
+Each input line is an order; the output line contains the process id.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TASKS = ["tests.interop.tasks"]
 
 
 def work(order: dict[str, Any]) -> None:
-    """Be a worker, until it is killed."""
+    """Run a worker until it is killed."""
     made = worker.Worker(
         order["exchange"], order["topic"], TASKS, threads_count=order["threads"],
         url=order["url"], retry_options=order.get("retry_options"),
@@ -33,7 +32,7 @@ def work(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Be an engine, until its flow has ended."""
+    """Run a flow and write its result to a file."""
     options = order["options"]
     done = flows.Run(
         order["flow"], kombu_json.loads(order["store"]), order["made"], url=order["url"], **options
@@ -44,7 +43,7 @@ def run(order: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what was forked
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes need no wait
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)

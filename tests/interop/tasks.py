@@ -1,6 +1,6 @@
-"""Tasks of both kinds under the same names: a request says no more of a task than its class's.
+"""Tasks with the same class names for both libraries, because a request contains only the name.
 
-In a process with `WBENGINE_TEST_SIDE=taskflow` they are TaskFlow's, elsewhere our own.
+They are TaskFlow tasks in a process with `WBENGINE_TEST_SIDE=taskflow`, otherwise wbengine tasks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-#: Which of the two the tasks of this process are.
+#: Variable that selects the library of the tasks in this process.
 SIDE = "WBENGINE_TEST_SIDE"
 
 if TYPE_CHECKING or os.environ.get(SIDE) != "taskflow":
@@ -24,7 +24,7 @@ else:
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 NOON = dt.datetime(2026, 1, 2, 12, 30, tzinfo=dt.timezone.utc)
 
-#: What both ends hold equal, when it has travelled.
+#: Values that must be equal on both sides of the connection.
 VALUES: dict[str, Any] = {
     "text": "é\u2028\U0001f600",
     "numbers": [0, -1, 2**70, 1.5, True, None],
@@ -44,7 +44,7 @@ class Add(task.Task):
 
 
 class Swap(task.Task):
-    """Gives back what it got, if JSON made of it what it should: no tuples, and keys of text."""
+    """Return the arguments after checking their JSON form: lists for tuples, text keys."""
 
     default_provides = "swapped"
 
@@ -64,7 +64,7 @@ class Steps(task.Task):
 
 
 class Note(task.Task):
-    """Leaves a line when it ran, and one when it was undone."""
+    """Write a line when it executes and when it is reverted."""
 
     default_provides = "noted"
 
@@ -103,7 +103,7 @@ class Rests(task.Task):
 
 
 class Holds(task.Task):
-    """Leaves a line when it runs, and then waits for a file."""
+    """Write a line, then wait for a file."""
 
     default_provides = "held"
 
@@ -133,7 +133,7 @@ class Odd(task.Task):
 
 
 class Flaky(task.Task):
-    """Fails the first time."""
+    """Fail in the first two attempts."""
 
     default_provides = "flaky"
 
@@ -154,7 +154,7 @@ def note(path: str, line: str) -> None:
 
 
 class Limited(task.Task):
-    """Is stopped after a while, on our workers: TaskFlow knows of no limits."""
+    """Exceed a time limit, which only wbengine workers support."""
 
     timelimit = 0.3, None
 

@@ -1,4 +1,4 @@
-"""Flows on green threads: eventlet is installed apart, for it changes whatever finds it."""
+"""Flows on green threads, in processes with a separate installation of eventlet and gevent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import workers
 
-pytestmark = pytest.mark.timeout(600)  # it is installed
+pytestmark = pytest.mark.timeout(600)  # including the installation
 
 PROGRAM = """
 import sys, eventlet
@@ -32,8 +32,8 @@ with futurist.GreenThreadPoolExecutor(2) as executor:
 
 
 REFUSAL = (
-    "Option executor=GreenThreadPoolExecutor runs nothing before eventlet.monkey_patch() is called,"
-    " at the beginning of the program: call it, or take executor='threads'\n"
+    "executor=GreenThreadPoolExecutor requires eventlet.monkey_patch(): call it at the beginning of"
+    " the program, or use executor='threads'\n"
 )
 
 
@@ -71,7 +71,7 @@ serving.join()
 
 @pytest.fixture(scope="module")
 def eventlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has eventlet."""
+    """Install eventlet and gevent into a folder and return it."""
     folder = tmp_path_factory.mktemp("eventlet")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
     subprocess.run(
@@ -141,5 +141,5 @@ def test_worker_in_a_process_that_eventlet_patched_runs_or_is_refused(
         assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
     else:
         assert done.returncode == 1
-        assert done.stderr.startswith(f"the broker at {url} cannot be used where")
+        assert done.stderr.startswith(f"the broker at {url} requires select.poll")
         assert "use gevent" in done.stderr

@@ -1,4 +1,4 @@
-"""Engines and workers of OpenStack TaskFlow and our own, together, over Redis and RabbitMQ."""
+"""Engines and workers of TaskFlow together with those of wbengine, over Redis and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from wbengine import states
 
 PATHS = ("fails", "flaky")
 
-#: Flows of a task each, at which a worker of TaskFlow would be lost for words, or for good.
+#: Flows with a single task that TaskFlow's worker cannot report or does not survive.
 BAD = ("exits", "odd", "limited")
 
-#: TaskFlow gives a broker up for lost after three seconds, unless it is told otherwise.
+#: TaskFlow's default is to give up a broker after three seconds.
 PATIENT = {"retry_options": {"max_retries": 60}}
 
 
@@ -40,7 +40,7 @@ def store_of(flow: str, folder: Path) -> dict[str, Any]:
 
 
 def our_run(url: str, flow: str, store: Mapping[str, Any], **options: Any) -> Run:
-    """An engine of ours that has begun to run a flow."""
+    """Start a run of a flow on a wbengine engine."""
     made = options.pop("made", {})
     options = {"topics": [peers.TOPIC], "interop": "taskflow", **options}
     run = Run(flow, store, made, url=str(url), **options)
@@ -49,7 +49,7 @@ def our_run(url: str, flow: str, store: Mapping[str, Any], **options: Any) -> Ru
 
 
 def check_ends(ended: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """What came of each flow, whoever ran it on whomsoever."""
+    """Check the results of all flows."""
     for flow, values in ENDS.items():
         told = ended[flow]
         assert told["state"] == states.SUCCESS, (flow, told)
@@ -76,13 +76,14 @@ def check_ends(ended: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     assert again.count("flaky undone") == 2
 
 
-# Our engines, their workers ----------------------------------------------------------------------
+# wbengine engines, TaskFlow workers
+# -----------------------------------------------------------------
 
 
-def test_our_engines_on_their_workers(
+def test_wbengine_engines_run_flows_on_taskflow_workers(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Several at once; the worker comes when they wait already."""
+    """The flows run concurrently, and the worker starts after them."""
     names = (*ENDS, "fails")
     runs = {name: our_run(url, name, store_of(name, tmp_path)) for name in names}
     with taskflow.worker(url) as worker:
@@ -95,10 +96,10 @@ def test_our_engines_on_their_workers(
     assert runs["adds"].attempt("a").worker == peers.TOPIC
 
 
-def test_where_nobody_is_and_where_somebody_was(
+def test_missing_dead_and_busy_taskflow_workers_are_distinguished(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path
 ) -> None:
-    """A worker that is busy is as silent as one that was killed, and is waited for."""
+    """A busy TaskFlow worker is as silent as a dead one; the engine waits for it."""
     path = tmp_path / "path"
     soon = {"worker_expiry": 1}
     with (
@@ -117,8 +118,10 @@ def test_where_nobody_is_and_where_somebody_was(
         assert busy.told()["values"]["p0"] == "r0"
 
 
-def test_what_is_not_for_them_stays_at_home(taskflow: peers.TaskFlow, rabbitmq_url: Place) -> None:
-    """A local task sends no message; and nothing at all goes to exchanges or keys of ours."""
+def test_local_task_and_own_messages_do_not_reach_taskflow_worker(
+    taskflow: peers.TaskFlow, rabbitmq_url: Place
+) -> None:
+    """No message goes to exchanges or keys of wbengine."""
     with taskflow.worker(rabbitmq_url):
         run = our_run(rabbitmq_url, "where", {}, made={"count": 2}, local_tasks=["w0"])
         values = run.told()["values"]
@@ -127,16 +130,16 @@ def test_what_is_not_for_them_stays_at_home(taskflow: peers.TaskFlow, rabbitmq_u
     assert [left for left in rabbitmq_url.left() if "wbe" in left] == []
 
 
-def test_their_workers_take_no_orders(url: Place) -> None:
+def test_control_of_taskflow_workers_is_refused(url: Place) -> None:
     run = Run("adds", {}, {}, url=str(url), topics=["t"], interop="taskflow")
-    with pytest.raises(ValueError, match="workers cannot be told to drain"):
+    with pytest.raises(ValueError, match="does not support the command drain"):
         run.engine.executor.control("drain")
 
 
-def test_a_flow_is_cancelled_when_their_worker_is_done(
+def test_cancelled_flow_waits_for_taskflow_worker(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path
 ) -> None:
-    """It hears nothing of that; nor does a queue come to be that nobody reads."""
+    """The TaskFlow worker receives no message about it, and no unused queue is created."""
     path, go = tmp_path / "path", tmp_path / "go"
     with taskflow.worker(url):
         run = our_run(url, "holds", {"path": str(path), "go": str(go)})
@@ -148,14 +151,15 @@ def test_a_flow_is_cancelled_when_their_worker_is_done(
         assert [left for left in url.left() if "wbe" in left] == []
 
 
-# Their engines, our workers ----------------------------------------------------------------------
+# TaskFlow engines, wbengine workers
+# -----------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)  # a dozen processes
-def test_their_engines_on_our_workers(
+@pytest.mark.timeout(300)  # starts a dozen processes
+def test_taskflow_engines_run_flows_on_wbengine_workers(
     taskflow: peers.TaskFlow, url: Place, kind: str, tmp_path: Path
 ) -> None:
-    """Several at once; the worker comes when they wait already, then one of theirs beside it."""
+    """The flows run concurrently, the worker starts after them, and a TaskFlow worker joins it."""
     bad = BAD if kind == "redis" else ()
     with contextlib.ExitStack() as stack:
         runs = {
@@ -182,7 +186,7 @@ def check_bad(ended: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def check_mixed(taskflow: peers.TaskFlow, url: Place) -> None:
-    """One of each kind on a topic: both get something to do, from engines of both kinds."""
+    """Check that both kinds of workers on one topic receive tasks from both kinds of engines."""
     with taskflow.worker(url):
         until(lambda: len(sides_of(our_run(url, "where", {}, made={"count": 8}).told())) == 2)
 
@@ -198,10 +202,10 @@ def sides_of(told: Mapping[str, Any]) -> set[str]:
     return {value[1] for name, value in told["values"].items() if name.startswith("p")}
 
 
-def test_their_engine_hears_of_the_loss_of_our_worker(
+def test_taskflow_engine_is_notified_of_lost_wbengine_worker(
     taskflow: peers.TaskFlow, rabbitmq_url: Place, tmp_path: Path
 ) -> None:
-    """From the next worker that RabbitMQ gives the request to, and that does not run it."""
+    """RabbitMQ redelivers the request to the next worker, which reports it as lost."""
     path = tmp_path / "path"
     store = {"seconds": 60, "path": str(path)}
     with (
@@ -220,10 +224,13 @@ def test_their_engine_hears_of_the_loss_of_our_worker(
 
 
 @pytest.mark.slow
-def test_a_busy_worker_of_ours_is_not_forgotten(
+def test_taskflow_engine_keeps_busy_wbengine_worker(
     taskflow: peers.TaskFlow, url: Place, tmp_path: Path
 ) -> None:
-    """They ask every five seconds; one of theirs would answer when its slot is free."""
+    """The engine sends a notification every five seconds.  A busy TaskFlow worker replies only when
+    it
+    has a free slot.
+    """
     with (
         peers.our_worker(tmp_path, url, "--threads", "1"),
         taskflow.engine(url, "rests", {"seconds": 14.0}, worker_expiry=7) as long,
@@ -233,8 +240,8 @@ def test_a_busy_worker_of_ours_is_not_forgotten(
         assert "Removed worker" not in long.text
 
 
-def test_no_success_comes_without_a_word_before(url: Place) -> None:
-    """It would end the thread that TaskFlow's engine reads with."""
+def test_running_reply_precedes_success_reply(url: Place) -> None:
+    """A SUCCESS without RUNNING would end the reader thread of TaskFlow's engine."""
     exchange = kombu.Exchange("default", durable=False, auto_delete=True)
     requests, answers = (
         kombu.Queue(f"default_{key}", exchange, key, durable=False, auto_delete=True)
@@ -267,14 +274,15 @@ def test_no_success_comes_without_a_word_before(url: Place) -> None:
     assert {tuple(dict.fromkeys(heard)) for heard in told.values()} == {("RUNNING", "SUCCESS")}
 
 
-# Brokers that are gone for a while ---------------------------------------------------------------
+# Broker restarts
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KILLED)
-def test_a_broker_is_killed_and_comes_back(
+def test_tasks_end_after_broker_is_killed_and_restarted(
     taskflow: peers.TaskFlow, url: Place, kind: str, broker_servers: Brokers, tmp_path: Path
 ) -> None:
-    """What runs ends, at both ends, where TaskFlow is told to be patient."""
+    """Running tasks complete on both sides if TaskFlow's retry options allow for the restart."""
     server = broker_servers[kind]
     seconds = 0.6 if kind == "redis" else 6.0
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
@@ -293,25 +301,28 @@ def test_a_broker_is_killed_and_comes_back(
         assert run.told(60)["values"]["p0"] == "r0"
 
 
-# Wrong use ---------------------------------------------------------------------------------------
+# Wrong usage
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "needs topics"),
-        ({"topics": ["video.*"]}, "takes no patterns"),
-        ({"topics": ["t"], "ledger": "sqlite:////tmp/l.db"}, "goes without a ledger"),
+        ({}, "requires topics"),
+        ({"topics": ["video.*"]}, "requires exact topics"),
+        ({"topics": ["t"], "ledger": "sqlite:////tmp/l.db"}, "does not support a ledger"),
     ],
 )
-def test_what_goes_without(options: dict[str, Any], why: str) -> None:
+def test_unsupported_option_with_taskflow_workers_is_refused(
+    options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         Run("adds", {}, {}, url="memory://no", interop="taskflow", **options)
 
 
-def test_a_worker_goes_without_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="goes without a ledger"):
+def test_taskflow_compatible_worker_refuses_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="does not support a ledger"):
         worker_in_thread("memory://no", tasks, interop="taskflow", ledger="memory://x").__enter__()
-    monkeypatch.setenv("WBENGINE_LEDGER", "memory://x")  # for other ones
+    monkeypatch.setenv("WBENGINE_LEDGER", "memory://x")  # a setting for other workers
     with worker_in_thread("memory://no", tasks, interop="taskflow"):
         assert threading.active_count() > 1

@@ -1,4 +1,4 @@
-"""Flows for these tests, by name: `tests.operations.flows:good`."""
+"""Flows for tests of operations, named by paths such as `tests.operations.flows:steps`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from wbengine import retry, task
 from wbengine.patterns import linear_flow
 from wbengine.types import failure
 
-#: What was done, in order; what fails.
+#: Log of executed and reverted steps, in order; names of the steps that fail.
 DONE: list[str] = []
 FAILING: set[str] = set()
 
 
 class Step(task.Task):
-    """Notes that it ran, and was reverted."""
+    """A step that records its execution and reversion."""
 
     def execute(self) -> str:
         DONE.append(self.name)
@@ -34,13 +34,13 @@ def steps() -> linear_flow.Flow:
 
 
 def nested() -> linear_flow.Flow:
-    """The second half has a retry that gives up at once."""
+    """Return a flow whose second half has a retry controller that reverts at once."""
     half = linear_flow.Flow("half", retry.AlwaysRevert("again")).add(Step("c"), Step("d"))
     return linear_flow.Flow("nested").add(Step("a"), Step("b"), half)
 
 
 def tried() -> linear_flow.Flow:
-    """A step in the middle has retries."""
+    """Return a flow whose second step has retries."""
     flow = linear_flow.Flow("tried").add(Step("a"), Step("b"), Step("c"))
     for step in flow:
         if step.name == "b":
@@ -49,7 +49,7 @@ def tried() -> linear_flow.Flow:
 
 
 def deep() -> linear_flow.Flow:
-    """Retries in retries; a step with retries of its own."""
+    """Return nested flows with retry controllers, and one step with retries."""
     inner = linear_flow.Flow("i", retry.Times(1, "inner")).add(*tried(), Step("d"))
     return linear_flow.Flow("deep", retry.Times(1, "outer")).add(inner)
 
@@ -67,7 +67,7 @@ def broken() -> linear_flow.Flow:
 
 
 class Counted(linear_flow.Flow):
-    """Counts how often its members are looked at."""
+    """A flow that counts iterations over its members."""
 
     looks = 0
 

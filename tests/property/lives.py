@@ -1,6 +1,6 @@
-"""Random lives of random flows: the scheduler and the recovery rules in lock step with the oracle.
+"""Random runs of random flows: scheduler and recovery rules in lock step with the oracle.
 
-After every event both must agree on what may happen next.
+After every event both must agree on the possible next events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Urgent(Step):
 
 
 class Controller(retry.AlwaysRevert):
-    """Never asked: the test answers in its place."""
+    """A retry controller that is not called: the test answers instead."""
 
 
 def some_decider(history: Any) -> bool:
@@ -44,7 +44,7 @@ def some_decider(history: Any) -> bool:
 
 
 class Composer:
-    """Describes random flows."""
+    """Creates descriptions of random flows."""
 
     def __init__(self, rng: random.Random, small: bool = False) -> None:
         self.rng = rng
@@ -53,7 +53,7 @@ class Composer:
         self.left = 8 if small else rng.choice([3, 8, 24, 60])
         self.shape = rng.choice(["any", "any", "behind", "branching", "branching", "sides"])
         self.joining = rng.choice([0, 0.3, 0.7])
-        #: How often something fails.
+        #: Probability of a failure.
         self.failing = rng.choice(
             [0, 0.02, 0.05, 0.2, 0.5] if self.shape == "any" else [0, 0.03, 0.1]
         )
@@ -63,7 +63,7 @@ class Composer:
         return f"{kind}{self.count}"
 
     def root(self) -> Spec:
-        """Any flow; or what is rare among any: much that depends on deciders."""
+        """Return a random flow, often of a rare shape that depends on deciders."""
         if self.shape == "any":
             return self.spec()
         if self.shape == "sides":
@@ -71,7 +71,7 @@ class Composer:
         return self.behind() if self.shape == "behind" else self.branching(0 if self.small else 2)
 
     def sides(self, depth: int) -> Spec:
-        """Retried flows, and chains of such, side by side, with nothing beside them."""
+        """Return parallel chains of flows with retry controllers."""
         rng = self.rng
         spec = Spec(rng.choice([UNORDERED, GRAPH]), self.name("f"))
         for _ in range(rng.randint(2, 3)):
@@ -90,7 +90,7 @@ class Composer:
         return spec
 
     def branching(self, depth: int) -> Spec:
-        """One graph, of atoms for the most part: branches, and what comes after them."""
+        """Return a graph, mostly of atoms, with branches and their successors."""
         rng = self.rng
         spec = Spec(GRAPH, self.name("f"), retry=rng.choice([None, self.name("r")]))
         for _ in range(rng.randint(3, 4 if self.small else 9)):
@@ -100,7 +100,7 @@ class Composer:
         return spec
 
     def behind(self) -> Spec:
-        """A no inside a retried flow with much behind it."""
+        """Return a flow with a decider inside a retried flow and many successors."""
         inner = Spec(GRAPH, self.name("f"), retry=self.name("r"))
         most = 3 if self.small else 6
         inner.children = [self.spec(4) for _ in range(self.rng.randint(3, most))]
@@ -138,7 +138,7 @@ class Composer:
 
 
 def build(spec: Spec, rng: random.Random) -> Any:
-    """The real thing, put together in a random order."""
+    """Build the flow, adding its members in a random order."""
     if spec.kind == ATOM:
         return (Urgent if spec.urgent else Step)(spec.name)
     controller = Controller(spec.retry) if spec.retry else None
@@ -161,25 +161,25 @@ def build(spec: Spec, rng: random.Random) -> Any:
 
 
 class Life:
-    """One run of one flow, in lock step with the oracle."""
+    """One run of one flow in lock step with the oracle."""
 
     def __init__(self, seed: int, spec: Spec | None = None) -> None:
         self.seed = seed
-        # Apart from the flow's: another flow with the same seed lives alike.
+        # A separate generator: another flow with the same seed has the same events.
         rng = self.rng = random.Random(-seed - 1)
         composer = Composer(random.Random(seed))
         self.spec = composer.root() if spec is None else spec
         self.flow = Planned(build(self.spec, rng))
         self.oracle = Oracle(self.spec)
-        # What is more urgent goes first, and then what comes first in the flow.
+        # Urgent atoms are first, then the order of the flow applies.
         urgent = urgent_ones(self.spec)
         self.position = {name: n for n, name in enumerate(self.flow.names)}
         self.place = {name: (name not in urgent, n) for name, n in self.position.items()}
         self.saved: dict[str, Saved] = {}
         self.engine = Run(self.flow)
         self.answers: dict[str, int] = {}
-        self.rerunning: set[str] = set()  # retries handed out to run again
-        # Troubles differ from flow to flow, so that some get far and some do not.
+        self.rerunning: set[str] = set()  # retry controllers that were returned to execute again
+        # The probabilities differ between flows, so that some runs are long and others are short.
         self.failing = composer.failing
         self.naying = rng.choice([0.2, 0.6, 0.9])
         self.sticking = rng.choice([0, 0, 0, 0.05])
@@ -247,7 +247,7 @@ class Life:
         for name, scope in oracle.retry_scope.items():
             assert flow.scope(name) == scope
 
-    # -- in lock step
+    # -- lock step
 
     def take(self) -> None:
         ready = self.oracle.ready()
@@ -268,13 +268,14 @@ class Life:
         for name in turn.revert:
             self.save(name, "REVERTING")
         postponed = [name for name in turn.retry if self.retry(name)]
-        for name in postponed:  # once the turn has begun: until then nothing is resolved
+        # only after the batch has started, because nothing is resolved before
+        for name in postponed:
             if self.rng.random() < 0.2:
                 self.meddle([name])
         assert self.engine.in_flight == len(self.oracle.out)
 
     def retry(self, name: str) -> bool:
-        """Whether it has to wait before it executes again."""
+        """Execute a retry controller again or postpone it; return True if it is postponed."""
         if self.rng.random() < self.postponing:
             self.history.append(f"{name} postponed")
             self.engine.postpone(name)
@@ -293,7 +294,7 @@ class Life:
         return False
 
     def save(self, name: str, state: str, intention: str | None = None) -> None:
-        """As an engine does: an intention stays what `apply` made it, until something is reset."""
+        """Save a state like an engine: the intention stays as set by `apply` until a reset."""
         if name in self.oracle.state:
             _, before = self.saved.get(name, (None, "EXECUTE"))
             self.saved[name] = (state, intention or before)
@@ -381,18 +382,18 @@ class Life:
             self.save(name, "PENDING")
 
     def fail(self, name: str, cancelled: bool = False) -> None:
-        """`cancelled`: because somebody wanted it to, of this engine or of a worker."""
+        """Fail an atom; `cancelled`: because its engine or worker cancelled it."""
         self.history.append(f"{name} {'cancelled' if cancelled else 'failed'}")
         self.rerunning.discard(name)
         expected = self.oracle.fail(name)
         assert self.engine.failed(name) == expected
         self.save(name, "FAILURE")
         if cancelled:
-            # Nobody is asked whether it is tried again.
+            # No retry controller decides about a cancelled atom.
             self.apply(EVERYTHING)
             self.cancelled = True
             return
-        # Retries are asked about every failure of an atom, also where something is undone already.
+        # Retry controllers decide about each failure of an atom, also inside a reverted scope.
         if expected or self.oracle.state.get(name) == "FAILURE":
             self.resolve(name)
 
@@ -414,7 +415,7 @@ class Life:
         self.apply(decision)
 
     def meddle(self, wanted: list[str] | None = None) -> None:
-        """A resolution out of the blue; what it asks for may be under way, or overridden."""
+        """Apply a random decision, which may already be in progress or overridden."""
         oracle = self.oracle
         settled = oracle.settled()
         begun = [
@@ -440,9 +441,9 @@ class Life:
         changes = self.engine.apply(decision)
         self.intend(changes)
         begins = self.oracle.apply(*decision)
-        # For a later engine "everything" and "every outermost retry's flow" may be the same.
+        # After a resume, "everything" and "the flows of all outermost retries" may be equal.
         assert begins == bool(changes) or (decision.retry is None and self.resumed)
-        # What was asked before is called off: late answers change nothing.
+        # Earlier queries are obsolete: late answers have no effect.
         for late in self.flow.votes:
             if late not in self.oracle.asked and self.rng.random() < 0.5:
                 self.engine.approve(late)
@@ -452,7 +453,7 @@ class Life:
                 self.engine.wake(late)
 
     def cancel(self) -> None:
-        """Somebody cancels everything, a few atoms, or what one retry answers for."""
+        """Cancel everything, a few atoms, or the scope of one retry controller."""
         rng, oracle = self.rng, self.oracle
         for name in oracle.atoms:
             assert self.engine.ended(name) == oracle.ended(name), name
@@ -470,13 +471,13 @@ class Life:
             return
         self.cancelled = True
         self.apply(EVERYTHING)
-        # What has not started is taken back.
+        # Withdraw tasks that have not started.
         for name in sorted(oracle.out):
             if oracle.state[name] == "RUNNING" and rng.random() < 0.4:
                 self.give_back(name)
 
     def suspend(self) -> None:
-        """Nothing more starts, what runs comes to its end; another engine goes on."""
+        """Suspend: no task starts, running ones end, and another engine resumes."""
         oracle = self.oracle
         self.history.append("suspended")
         self.engine.suspended = True
@@ -494,7 +495,7 @@ class Life:
             self.engine.suspended = False
 
     def crash(self) -> None:
-        """The engine died, perhaps with a failure saved and nothing decided."""
+        """Let the engine die, possibly after it saved a failure and before it decided."""
         running = sorted(n for n in self.oracle.out if self.oracle.state[n] == "RUNNING")
         self.history.append("crash")
         self.go_on(self.rng.choice(running) if running and self.rng.random() < 0.3 else None)
@@ -518,7 +519,7 @@ class Life:
 
 
 def story(life: Life) -> str:
-    """The flow, and what happened to it."""
+    """Return the flow and its events as text."""
     return "\n".join([*outline(life.spec), *life.history])
 
 
@@ -535,7 +536,7 @@ def urgent_ones(spec: Spec) -> set[str]:
 
 
 def outline(spec: Spec, indent: str = "") -> list[str]:
-    """A flow, a line for each member."""
+    """Return a line for each member of a flow."""
     extra = [] if spec.join == "ALL" else [spec.join]
     extra += ["urgent"] if spec.urgent else []
     extra += [f"retry {spec.retry}"] if spec.retry else []
@@ -549,8 +550,9 @@ def outline(spec: Spec, indent: str = "") -> list[str]:
 
 
 def live(seed: int) -> Life:
-    """
-    :raises AssertionError: they disagreed; tells the seed and the whole story.
+    """Run the flow of a seed.
+
+    :raises AssertionError: if scheduler and oracle disagree; contains the seed and all events
     """
     life = Life(seed)
     try:
@@ -561,7 +563,7 @@ def live(seed: int) -> Life:
 
 
 def first_wrong(seeds: range) -> int | None:
-    """The first of these lives that goes wrong."""
+    """Return the first seed whose run fails."""
     for seed in seeds:
         try:
             live(seed)

@@ -1,8 +1,8 @@
-"""The scheduler's rules, written down a second time: no counters, everything looked for anew.
+"""A second implementation of the scheduler's rules, without incremental state.
 
-It knows neither plans nor node ids.  It draws its own graph from the description of a flow
-(`Spec`), calls nodes by name, and after every event derives from the bare states of the atoms what
-may happen next.  Slow, and as close to the words of the definition as code can be.
+It uses neither plans nor node ids.  It builds its own graph from the description of a flow
+(`Spec`), refers to nodes by name, and derives the possible events from the states of the atoms
+after each event.  It is slow and follows the wording of the definition.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ ATOM, LINEAR, UNORDERED, GRAPH = "atom", "linear", "unordered", "graph"
 class Link:
     source: int
     target: int
-    depth: str | None = None  # of its decider; None: no decider
+    depth: str | None = None  # depth of its decider; None: no decider
 
 
 @dataclass
 class Spec:
-    """A flow, or an atom; children of a graph stand in a topological order."""
+    """A flow or an atom; the children of a graph are in topological order."""
 
     kind: str
     name: str
     children: list[Spec] = field(default_factory=list)
     retry: str | None = None
     links: list[Link] = field(default_factory=list)
-    join: str = "ALL"  # in the graph around it
+    join: str = "ALL"  # join rule in the surrounding graph
     urgent: bool = False
 
     @property
@@ -42,13 +42,13 @@ class Spec:
         return self.name if self.kind == ATOM else f"{self.name}[$]"
 
     def is_empty(self) -> bool:
-        """No atom is in it."""
+        """Return True if it contains no atom."""
         if self.kind == ATOM or self.retry:
             return False
         return all(child.is_empty() for child in self.children)
 
     def everything(self) -> list[str]:
-        """Names of all nodes of it."""
+        """Return the names of all its nodes."""
         if self.kind == ATOM:
             return [self.name]
         inner = [name for child in self.children for name in child.everything()]
@@ -57,9 +57,9 @@ class Spec:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A link with a decider, as its target sees it."""
+    """A link with a decider, from the view of its target."""
 
-    end: str  # where it begins
+    end: str  # its source
     of_flow: bool
     depth: str
 
@@ -85,10 +85,10 @@ class Oracle:
         self.before: dict[str, set[str]] = {}
         self.after: dict[str, set[str]] = {}
         self.flows: dict[str, Spec] = {}  # by the name of the enter node
-        self.around: dict[str, str | None] = {}  # retry that answers for a node
+        self.around: dict[str, str | None] = {}  # retry controller of a node
         self.retry_scope: dict[str, frozenset[str]] = {}
-        self.inside: dict[str, tuple[str, ...]] = {}  # enter nodes around a node
-        self.arrows: dict[str, list[Arrow]] = {}  # by the target
+        self.inside: dict[str, tuple[str, ...]] = {}  # enter nodes of the flows around a node
+        self.arrows: dict[str, list[Arrow]] = {}  # by target
         self.rule: dict[str, str] = {}
         self._draw(root, None)
         self.order = list(graphlib.TopologicalSorter(self.before).static_order())
@@ -96,17 +96,17 @@ class Oracle:
 
         self.state = dict.fromkeys(self.atoms, "PENDING")
         self.intention = dict.fromkeys(self.atoms, "EXECUTE")
-        self.out: set[str] = set()  # handed out
+        self.out: set[str] = set()  # atoms that were handed out
         self.asked: set[str] = set()
         self.approved: set[str] = set()
         self.must_rerun: set[str] = set()
-        self.again: set[str] = set()  # retries to be handed out again
+        self.again: set[str] = set()  # retry controllers to hand out again
         self.asleep: set[str] = set()
-        self.nays: list[tuple[str, frozenset[str]]] = []  # (target, what it made ignored)
-        self.lost: set[str] = set()  # ignored, and nobody knows any more by whom
+        self.nays: list[tuple[str, frozenset[str]]] = []  # (target, nodes that its refusal ignored)
+        self.lost: set[str] = set()  # ignored nodes whose refusing target is unknown
         self.scopes: list[Scope] = []
 
-    # -- the graph
+    # -- graph
 
     def _edge(self, u: str, v: str) -> None:
         self.after.setdefault(u, set()).add(v)
@@ -164,13 +164,13 @@ class Oracle:
                     todo.append(n)
         return found
 
-    # -- the definitions
+    # -- definitions
 
     def ignored(self, name: str) -> bool:
         return name in self.lost or any(name in reached for _, reached in self.nays)
 
     def undone(self, name: str) -> bool:
-        """Inside a scope that is being, or was, reverted."""
+        """Return True if the node is inside a reverted or reverting scope."""
         return any(name in scope.nodes for scope in self.scopes)
 
     def settled(self) -> set[str]:
@@ -190,20 +190,20 @@ class Oracle:
         return not self.must_vote(name) or name in self.approved
 
     def gone(self, name: str) -> bool:
-        """A link that begins there is not taken."""
+        """Return True if links that begin at this node are not taken."""
         if name.endswith("[$]"):
             return all(self.gone(n) for n in self.before[name])
         return self.ignored(name)
 
     def asks(self, name: str) -> list[Arrow]:
-        """Whose deciders are asked."""
+        """Return the links whose deciders are called."""
         arrows = self.arrows.get(name, [])
         if self.rule.get(name, "ALL") == "ALL":
             return [a for a in arrows if a.of_flow or not self.ignored(a.end)]
         return [a for a in arrows if not self.gone(a.end)]
 
     def refused(self, name: str, nays: list[Arrow]) -> str | None:
-        """The depth to which it is ignored; None: it runs."""
+        """Return the depth to which the node is ignored, or None if it runs."""
         deciding = {a.end for a in self.arrows.get(name, [])}
         ways = [n for n in self.before[name] if n not in deciding and not self.gone(n)]
         ways += [a.end for a in self.asks(name) if a not in nays]
@@ -215,7 +215,7 @@ class Oracle:
         return min(depths, key=["ALL", "FLOW", "NEIGHBORS", "ATOM"].index, default=None)
 
     def must_vote(self, name: str) -> bool:
-        """It could be refused, if everybody said no."""
+        """Return True if the node would be ignored if all deciders refused."""
         return self.refused(name, self.asks(name)) is not None
 
     def ready(self) -> Ready:
@@ -254,7 +254,7 @@ class Oracle:
         ready.retry |= {n for n in self.again if not self.undone(n)}
         return ready
 
-    # -- what happens
+    # -- events
 
     def hand_out(self, ready: Ready) -> None:
         self.asked |= ready.votes
@@ -269,7 +269,7 @@ class Oracle:
         self.out |= ready.execute | ready.revert | ready.retry
 
     def reset(self, retry: str) -> set[str]:
-        """Before a retry executes again: what changes its state to PENDING."""
+        """Reset the scope of a retry controller that executes again; return the changed atoms."""
         mine = [s for s in self.scopes if s.again and s.retry == retry]
         if not mine:
             return set()
@@ -292,7 +292,7 @@ class Oracle:
         self.approved.add(name)
 
     def reach(self, name: str, depth: str) -> frozenset[str]:
-        """By the words of the definition: looked through again until nothing is found any more."""
+        """Return the nodes that a refusal ignores, by repeated application of the definition."""
         flow = self.flows.get(name)
         found = set(flow.everything()) if flow else {name}
         if depth == "ATOM" or (flow and depth != "ALL"):
@@ -359,7 +359,9 @@ class Oracle:
     def resolve(
         self, failed: str, answer: Callable[[str, str], str], defer: bool
     ) -> tuple[str, str | None]:
-        """The decision rules, as they are told: (intention, retry); None stands for everything."""
+        """Return the decision as (intention, retry), according to the documented rules; None:
+        everything.
+        """
         retry = self.around[failed]
         if retry is None:
             return ("REVERT", None)
@@ -395,7 +397,7 @@ class Oracle:
         return True
 
     def ended(self, name: str) -> bool:
-        """An atom that has come to its end, and is not going to be tried again."""
+        """Return True if the atom has ended and will not be retried."""
         if any(scope.again and name in scope.nodes for scope in self.scopes):
             return False
         if self.ignored(name):
@@ -405,9 +407,9 @@ class Oracle:
         )
 
     def cancel(self, names: set[str] | None, suspended: bool) -> bool:
-        """Whether somebody who cancels these atoms (None: all) comes in time, and not too late.
+        """Return True if a cancellation of these atoms (None: all) is accepted.
 
-        Nothing is executed from then on but what an earlier run has left running.
+        Afterwards only atoms that an earlier run left running are executed.
         """
         if self.idle() and not suspended:
             return False
@@ -417,7 +419,7 @@ class Oracle:
         return not (self.out or self.waits())
 
     def waits(self) -> bool:
-        """Something is to be handed out, or answered, or woken."""
+        """Return True if something is ready, unanswered or sleeping."""
         ready = self.ready()
         return bool(
             self.asked or self.asleep or ready.votes or ready.execute or ready.revert or ready.retry
@@ -436,7 +438,7 @@ class Oracle:
         return "FAILURE" if left else "REVERTED"
 
     def remembers(self) -> bool:
-        """Whether the states of the atoms tell all about who was ignored, and who was let in."""
+        """Return True if the states of the atoms tell which nodes were ignored and approved."""
         for name, flow in self.flows.items():
             atoms = set(flow.everything()) & set(self.atoms)
             if not atoms and name in self.approved:
@@ -446,7 +448,7 @@ class Oracle:
         return True
 
     def end(self) -> None:
-        """The engine died, or was suspended; another one goes on with what was saved."""
+        """End the run of a dead or suspended engine, so that another one can resume."""
         begun = {n for n in self.atoms if self.state[n] != "PENDING"}
         self.approved = {
             n for n in self.approved if n in self.flows and begun & set(self.flows[n].everything())
@@ -457,7 +459,7 @@ class Oracle:
             if self.state[name] == "REVERTING":
                 self.state[name] = "SUCCESS"
         self.out.clear()
-        # Those that were about to run again do so from the beginning.
+        # Retry controllers that were about to run again start from the beginning.
         for name in (self.again | self.asleep) - {s.retry for s in self.scopes}:
             self.scopes.append(Scope(self.retry_scope[name], name, True))
         self.again.clear()
@@ -465,9 +467,10 @@ class Oracle:
         self._guess()
 
     def _guess(self) -> None:
-        """Who is ignored, and not within the reach of those found before, was refused itself.
+        """Reconstruct refusals: an ignored node outside the reach of earlier ones was refused
+        itself.
 
-        Of deciders with several depths nobody saved who said no: the widest that may have.
+        The refusing deciders were not saved: assume the widest possible depth.
         """
         ignored = {n for n in self.atoms if self.ignored(n)}
         gates = [name for name in self.before if self.ignored(name) and self.must_vote(name)]

@@ -1,4 +1,4 @@
-"""Whether a life that an engine led is one that the oracle allows."""
+"""Check that the oracle allows the events of a run."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections import defaultdict, deque
 
 from tests.property.oracle import Oracle, Ready, Spec
 
-#: `(what, name)`: a state that an atom entered; what a decider (of the link `source -> target`) or
-#: a retry answered; or what became of the run.
+#: `(kind, name)`: a state of an atom, an answer of a decider (of the link `source -> target`) or of
+#: a retry controller, or an event of the run.
 Event = tuple[str, str]
 
 YES, NO, RAISED = "yes", "no", "raised"
-#: With what a retry said appended.
+#: Prefix of a retry controller's answer.
 SAID = "said "
 
-#: Somebody suspends the run: what has begun may be given back, as it is after a reversion failed.
+#: The run is suspended; started atoms may be given back, as after a failed revert.
 SUSPENDED = "suspended"
-#: From now on nothing is saved.
+#: From now on the run cannot write to the store.
 LOST = "lost"
-#: Another run goes on with what was saved.
+#: Another run resumes from the store.
 RESUMED = "resumed"
 
-#: These begin something: whoever waited for nobody's answer was let in, or left out, before.
+#: Events that start something: nodes without deciders were approved or ignored before.
 _BEGINNINGS = frozenset({"RUNNING", "REVERTING", "RETRYING", "IGNORE"})
 
-#: From which state to which something goes that was begun and is given back.
+#: State transitions of started atoms that are given back.
 _GIVEN_BACK = frozenset(
     {
         ("RUNNING", "PENDING"),
@@ -36,9 +36,9 @@ _GIVEN_BACK = frozenset(
 
 
 class Replay:
-    """Goes through the events of a flow's life, which several runs may have led.
+    """Replays the events of a flow, possibly of several runs.
 
-    It does so up to where a run ends of which not all can be known that is saved.
+    It stops at the end of a run whose saved state is not fully known.
     """
 
     def __init__(self, spec: Spec, defer: bool) -> None:
@@ -48,7 +48,7 @@ class Replay:
         self.defer = defer
         self.reset: set[str] = set()
         self._suspended = self._lost = False
-        #: Whether it came to the end of all events.
+        #: True if all events were replayed.
         self.complete = True
 
     def run(self, events: list[Event]) -> None:
@@ -68,11 +68,12 @@ class Replay:
     def _resume(self) -> bool:
         if not self._lost:
             self._decide(False)
-        # Of what began when somebody had suspended, nobody was told.
+        # No event reported starts after the suspension.
         if not self.oracle.remembers() or (self._lost and self._suspended):
             return False
         assert self._lost or not any(self.said.values()), "asked in vain"
-        # A retry that was about to run had made them so, and was given back untold.
+        # A retry controller that was about to run had reset them and was given back without an
+        # event.
         self.oracle.state.update(dict.fromkeys(self.reset, "PENDING"))
         self.reset.clear()
         self.oracle.end()
@@ -147,7 +148,7 @@ class Replay:
         self.oracle.apply(intention, retry)
 
     def _decide(self, by_rule: bool) -> None:
-        """Let in, or leave out, whoever all answers are known of; those without, if `by_rule`."""
+        """Decide about nodes whose answers are known, and nodes without deciders if `by_rule`."""
         oracle = self.oracle
         while True:
             decided = False
@@ -155,7 +156,7 @@ class Replay:
                 arrows = oracle.asks(name)
                 said = {a: self.votes[a.end, name] for a in arrows if self.votes[a.end, name]}
                 if not said and (arrows or not by_rule):
-                    continue  # it was not asked yet
+                    continue  # the deciders were not called yet
                 oracle.hand_out(Ready(votes={name}))
                 decided = True
                 answers = {arrow: known.popleft() for arrow, known in said.items()}
@@ -170,11 +171,11 @@ class Replay:
                 return
 
     def check(self, states: dict[str, str], verdict: str) -> None:
-        """All that was asked was answered, and all ended as the oracle says."""
+        """Check that all answers were used and that the final states are those of the oracle."""
         oracle = self.oracle
         assert not self.reset, f"{self.reset} became pending by themselves"
         assert not any(self.said.values()) and not any(self.votes.values()), "asked too often"
-        # One that waits for its time has done what it did.
+        # A postponed retry controller has succeeded.
         states = {n: "SUCCESS" if state == "RETRYING" else state for n, state in states.items()}
         expected = {
             name: "IGNORE" if state == "PENDING" and oracle.ignored(name) else state

@@ -1,4 +1,4 @@
-"""From a life that went wrong to a small one that goes wrong too."""
+"""Find a smaller flow that fails, too."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.property.oracle import ATOM, Link, Spec
 
 
 def shrink(life: Life, seconds: float = 30.0, lives: int = 50) -> Life:
-    """The shortest life found that goes wrong, of the smallest flow found; its `error` says how.
+    """Return the shortest failing run of the smallest failing flow; its `error` is the failure.
 
-    Flows are made smaller for as long as one of so many lives of them goes wrong.  The given life
-    went wrong.
+    A flow is reduced as long as one of `lives` runs of the reduced flow fails.  The given run
+    failed.
     """
     end = time.monotonic() + seconds
     best = life
-    # Any small one is a good start, and soon found.
+    # A small flow that fails is a good start and is found quickly.
     for seed in range(100 * lives):
         small = _wrong(Composer(random.Random(seed), small=True).root(), [seed], end)
         if small is not None and _size(small) < _size(best):
@@ -39,7 +39,7 @@ def _shrunk(best: Life, tries: int, end: float) -> Life:
     place = 0
     while True:
         rest = list(_smaller(best.spec))
-        # On from where something could be left out; what stands before it is needed, for now.
+        # Continue after the last successful reduction; earlier places are required for now.
         for at in [*range(place, len(rest)), *range(min(place, len(rest)))]:
             found = _wrong(rest[at], [best.seed, *range(tries)], end)
             if found is not None:
@@ -67,7 +67,7 @@ def _wrong(spec: Spec, seeds: Iterable[int], end: float, shortest: bool = False)
 
 
 def _smaller(spec: Spec) -> Iterator[Spec]:
-    """Copies of a flow with something less in it, those with much less first."""
+    """Yield reduced copies of a flow, the most reduced first."""
     for flow in sorted(_flows(spec)[1:], key=lambda flow: len(flow.everything())):
         yield dataclasses.replace(flow, join="ALL")
     for number, flow in enumerate(_flows(spec)):
@@ -97,7 +97,7 @@ def _smaller(spec: Spec) -> Iterator[Spec]:
 
 
 def _flows(spec: Spec) -> list[Spec]:
-    """The flow and those inside it, outer ones first."""
+    """Return the flow and its nested flows, outer ones first."""
     found = [] if spec.kind == ATOM else [spec]
     for flow in found:
         found += [child for child in flow.children if child.kind != ATOM]
@@ -111,7 +111,7 @@ def _changed(spec: Spec, number: int, change: Callable[[Spec], object]) -> Spec:
 
 
 def _cut(flow: Spec, *places: int) -> None:
-    """Without members; what came before them does not come before what came after them any more."""
+    """Remove members; their predecessors and successors are not linked."""
     for place in reversed(places):
         del flow.children[place]
         flow.links = [
@@ -124,7 +124,7 @@ def _cut(flow: Spec, *places: int) -> None:
 
 
 def _hoist(flow: Spec, place: int) -> None:
-    """With the first member of a member in its place."""
+    """Replace a member by its first member."""
     child = flow.children[place]
     flow.children[place] = child.children[0]
     flow.children[place].join = child.join

@@ -1,9 +1,9 @@
-"""Random nested flows with random troubles, on every kind of engine: the same lives.
+"""Random nested flows with random failures on all kinds of engines.
 
-Each flow is run twice on each kind.  *In step*, a turn ends before the next begins: then a kind has
-no say in what happens next, and its whole story has to be that of a serial engine, which in turn
-has to be that of the oracle.  *Free*, whoever is faster is heard first: then the end has to be the
-same.  `WBENGINE_KINDS=1000` runs more flows, `WBENGINE_SEED=n` one alone.
+Each flow runs twice on each kind.  *In step*, a batch ends before the next one starts: then all
+kinds must cause the events of a serial engine, which must agree with the oracle.  *Free*,
+results are processed as they arrive: then the final state must be the same.
+`WBENGINE_KINDS=1000` runs more flows, `WBENGINE_SEED=n` a single one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from wbengine.types import failure as ft
 FLOWS = amount(36, 300, "WBENGINE_KINDS")
 SEED = os.environ.get("WBENGINE_SEED")
 SEEDS = range(FLOWS) if SEED is None else [int(SEED)]
-#: How many tests they are shared among, so that none takes minutes.
+#: Number of tests that share the flows, so that no test takes minutes.
 PARTS = 6
 
-#: Runs of one flow that is suspended over and over.
+#: Maximum number of runs of a flow that is suspended repeatedly.
 MOST_RUNS = 200
 
 
 class Tries(retry.Retry):
-    """Tries again a few times, then says something else."""
+    """A retry controller that retries a few times and then gives up."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(name, provides=f"{name}.n")
@@ -54,7 +54,7 @@ class Tries(retry.Retry):
         return count
 
     def on_failure(self, history: retry.History) -> str:
-        # Free, REVERT_ALL would be said or not: if it is too late, the retry is undone already.
+        # In free mode REVERT_ALL depends on timing: the retry may already be reverted.
         last = "REVERT" if self.world.free else self.last
         answer = "RETRY" if len(history) < self.tries else last
         self.world.events.append((f"{replay.SAID}{answer}", self.name))
@@ -65,7 +65,7 @@ class Tries(retry.Retry):
 
 
 class World:
-    """A flow, and what is going to happen to it."""
+    """A random flow with its random events."""
 
     def __init__(self, seed: int, folder: str, free: bool) -> None:
         rng = self.rng = random.Random(seed)
@@ -78,7 +78,7 @@ class World:
         self.control(self.spec)
         self.failing = rng.choice([0.05, 0.15, 0.3, 0.5])
         self.naying = rng.choice([0.2, 0.5])
-        #: Suspended at these changes of state, counted from the start.
+        #: Suspend at these state changes, counted from the start.
         self.pauses = {rng.randrange(60) for _ in range(rng.choice([0, 0, 1, 4]))}
         self.store = {
             "seed": seed,
@@ -87,12 +87,12 @@ class World:
             "folder": "" if free else folder,
         }
         self.defer = rng.random() < 0.5
-        #: What happened, as far as the oracle has to know.
+        #: Events that the oracle needs.
         self.events: list[replay.Event] = []
         self.flow = self.build(self.spec, ())
 
     def control(self, spec: Spec) -> None:
-        """Most flows have retries: to be undone and tried again is what this is about."""
+        """Add a retry controller to many flows, so that they are reverted and retried."""
         if spec.kind != ATOM and not spec.retry and self.rng.random() < 0.4:
             spec.retry = f"r{spec.name}"
         for child in spec.children:
@@ -146,13 +146,13 @@ class World:
 
 
 class Life:
-    """One run of a world on one kind, to its end."""
+    """The runs of one world on one kind of engine, until the flow ends."""
 
     def __init__(self, world: World, kind: kinds.Kind) -> None:
         self.world = world
         self.engine = kind.load(world.flow, store=world.store, defer_reverts=world.defer)
         if kind.name == "serial":
-            # It looks up in the middle of a turn that takes long: never, however busy the machine.
+            # A serial engine polls in a long batch: with this clock no batch is long.
             self.engine._clock = _clock.ManualClock()
         self.recorder = trace.Recorder(self.engine)
         self.changes = 0
@@ -184,13 +184,13 @@ class Life:
 
     def check_by_the_oracle(self) -> None:
         if self.suspended:
-            return  # what is remembered of deciders is told elsewhere
+            return  # other tests cover the decisions of a suspended flow
         played = replay.Replay(self.world.spec, self.world.defer)
         played.run(self.world.events)
         played.check(self.states(), self.state)
 
     def everything(self) -> dict[str, Any]:
-        """All that can be compared when it has to be the very same life."""
+        """Return all values that must be equal for identical runs."""
         storage = self.engine.storage
         return {
             "story": " ".join(self.recorder.words),
@@ -212,12 +212,12 @@ class Life:
         return {name: state for name, (state, _) in found.items()}
 
     def end(self) -> dict[str, Any]:
-        """What has to be the same whoever was faster: all, but what is left of what is undone."""
+        """Return the values that do not depend on timing: all except remains of reverted atoms."""
         storage = self.engine.storage
         found, results = self.states(), storage.fetch_all()
         if self.state != states.SUCCESS:
             found = {n: s if s == states.SUCCESS else "undone" for n, s in found.items()}
-            # Which retries failed before all was undone depends on who was faster.
+            # Which retry controllers failed before the revert depends on timing.
             results = {n: v for n, v in results.items() if not isinstance(v, ft.Failure)}
         return {
             "state": self.state,
@@ -289,7 +289,7 @@ def _compare(serial: Life, other: Life, free: bool) -> None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_flows_live_the_same_lives_on_all_kinds(
+def test_random_flow_runs_the_same_on_all_engines(
     part: int, all_kinds: list[kinds.Kind], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     free = "free" in request.node.name
@@ -297,8 +297,8 @@ def test_flows_live_the_same_lives_on_all_kinds(
         compare(seed, all_kinds, tmp_path, free)
 
 
-def test_lives_are_diverse(tmp_path: Path) -> None:
-    """What the lives above are made of; without it they could agree on nothing much."""
+def test_random_runs_cover_all_cases(tmp_path: Path) -> None:
+    """Without diverse flows the comparison above would prove little."""
     seen: Counter[str] = Counter()
     with kinds.kind("serial", tmp_path, "tests.contract.flows.fated") as serial:
         for seed in range(60):
@@ -317,7 +317,7 @@ def test_lives_are_diverse(tmp_path: Path) -> None:
     assert seen["tasks"] > 500
 
 
-#: Each has to be seen in three flows of sixty at least.
+#: Events that must occur in at least three of sixty flows.
 WANTED = (
     "SUCCESS", "REVERTED", "FAILURE", "REVERT_FAILURE", "IGNORE", "PENDING", "RETRYING",
     "said RETRY", "said REVERT", "said REVERT_ALL", "yes", "no", "raised",

@@ -1,4 +1,4 @@
-"""Which providers an atom sees, and in which order, against a definition that follows the tree."""
+"""Providers that an atom sees and their order, compared with a recursive definition."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Controller(retry.AlwaysRevert):
 
 
 class Forest:
-    """A random flow and, for each of its flows, where it stands."""
+    """A random flow with the parent of each of its members."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.count = 0
-        self.place: dict[int, tuple[flow.Flow, Any]] = {}  # id(child) -> (flow around, child)
+        self.place: dict[int, tuple[flow.Flow, Any]] = {}  # id(child) -> (surrounding flow, child)
         self.atoms: dict[str, Any] = {}
-        self.controlled: dict[str, flow.Flow] = {}  # retry -> its flow
+        self.controlled: dict[str, flow.Flow] = {}  # retry controller -> its flow
         self.root = self.flow(0)
 
     def arguments(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def inside(item: Any) -> set[str]:
 
 
 def seen(place: dict[str, int], forest: Forest, item: Any, name: str) -> Iterator[str]:
-    """The providers of `name` that `item` sees, nearest first, as the rules say."""
+    """Yield the providers of `name` that `item` sees, nearest first, by definition."""
 
     def those(atoms: set[str]) -> list[str]:
         found = (atom for atom in atoms if name in forest.atoms[atom].save_as)
@@ -125,7 +125,7 @@ def ancestors(planned: Planned, name: str) -> set[str]:
     return found
 
 
-def test_every_name_of_every_atom() -> None:
+def test_providers_of_each_name_match_definition() -> None:
     looked_up = found = 0
     for seed in range(FLOWS):
         forest = Forest(seed)
@@ -136,7 +136,7 @@ def test_every_name_of_every_atom() -> None:
             item = forest.atoms[atom]
             before = ancestors(planned, atom)
             for name in NAMES:
-                # A retry sees what its flow sees.
+                # A retry controller sees the providers that its flow sees.
                 expected = list(seen(place, forest, forest.controlled.get(atom, item), name))
                 where = f"seed {seed}, {name} for {atom}"
                 providers = planned.providers(atom, name)
@@ -144,7 +144,7 @@ def test_every_name_of_every_atom() -> None:
                 assert all(p.index == forest.atoms[p.atom].save_as[name] for p in providers)
                 first = planned.first_provider(atom, name)
                 assert first == (providers[0] if providers else None), where
-                # Visible is what is a predecessor, no more and no less.
+                # Exactly the predecessors are visible.
                 assert set(expected) == {
                     n for n in before & set(planned.atoms) if name in forest.atoms[n].save_as
                 }, where

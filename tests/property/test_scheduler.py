@@ -1,7 +1,7 @@
-"""The scheduler and the recovery rules against an oracle that looks everything up anew.
+"""Scheduler and recovery rules, compared with an oracle without incremental state.
 
-`WBENGINE_FLOWS=n` runs more or fewer flows, `WBENGINE_SEED=n` one alone.  `tools/simulate` runs
-many, in several processes.
+`WBENGINE_FLOWS=n` sets the number of flows, `WBENGINE_SEED=n` runs a single one.  `tools/simulate`
+runs many in several processes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SEED = os.environ.get("WBENGINE_SEED")
 
 
 @pytest.mark.timeout(3600)
-def test_agrees_with_the_oracle() -> None:
+def test_scheduler_agrees_with_oracle() -> None:
     for seed in range(FLOWS) if SEED is None else [int(SEED)]:
         live(seed)
 
 
-def test_histories_are_diverse() -> None:
-    """What the lives above are made of; without it they could agree on nothing much."""
+def test_random_histories_cover_all_cases() -> None:
+    """Without diverse flows the comparison above would prove little."""
     seen: set[str] = set()
     tasks = 0
     for seed in range(150):

@@ -1,6 +1,6 @@
-"""Adapters between the black-box suites and the inside of the package, one for each part of it.
+"""Adapters between the black-box suites and the internals of the package, one for each part.
 
-The oracle, the simulated worlds, the contract suites and the tools reach a part through its adapter
-only, and otherwise use the public API.  An adapter speaks in words of the domain: whoever rebuilds
-a part changes one file here.
+The oracle, the simulations, the contract suites and the tools use a part only through its adapter,
+and otherwise the public API. The adapters use terms of the domain, so a change of the internals
+affects one file here.
 """

@@ -1,7 +1,7 @@
-"""Stores: where each kind is, and what is in it whatever that means.
+"""Stores: their addresses, and their raw content.
 
-What a store does is said by `wbengine.persistence.base`, which is public; here is what must be
-known besides to make stores of every kind, and to look into them.
+`wbengine.persistence.base` is public and describes the contract. This module creates stores of all
+kinds and reads their content.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = [
     "row",
 ]
 
-#: 'memory, shared' keeps values of users as they are, instead of copies of them.
+#: 'memory, shared' stores the values of users themselves instead of copies.
 KINDS: Final = ("memory", "memory, shared", "dir", "sqlite", "mysql", "postgresql")
-#: Those that other processes can open.
+#: Kinds that other processes can open.
 DURABLE: Final = KINDS[2:]
 
-#: What a store of a kind is made of: for processes that import it before they fork.
+#: Modules of each kind, for processes that import them before they fork.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": ("wbengine.persistence.backends.memory",),
     **{
@@ -52,17 +52,17 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     },
 }
 
-#: Of a store: what `backends.fetch` takes.
+#: The configuration of a store for `backends.fetch`.
 Conf = dict[str, Any]
 
-#: The right to write the records of a flow, and who has it.
+#: The lease of a flow with its owner.
 Lease = leases.Lease
 Owner = owners.Owner
 owner = owners.new
 
 
 def conf(kind: str, folder: Path, name: str = "store") -> Conf:
-    """Where a store of a kind that is no server is, below a folder."""
+    """Return the configuration of a store without a server, in a folder."""
     if kind == "dir":
         return {"connection": "dir", "path": str(folder / name)}
     if kind == "sqlite":
@@ -73,21 +73,21 @@ def conf(kind: str, folder: Path, name: str = "store") -> Conf:
 
 
 def row(record: models.LogBook | models.FlowDetail | models.AtomDetail | models.ItemDetail) -> Any:
-    """The record's own row, as plain data."""
+    """Return the row of a record as plain data."""
     return trees.tree_of(record)
 
 
-# What is in it.
+# Content.
 
 
 def raw(conf: Conf) -> Any:
-    """All there is in a durable store, byte for byte, whatever it means."""
+    """Return the raw content of a durable store."""
     with _database(conf) as engine:
         return {name: sorted(map(repr, rows)) for name, rows in _tables(engine).items()}
 
 
 def left_in(conf: Conf) -> list[str]:
-    """What a store still has after all its books were destroyed."""
+    """Return the rows that remain after all books were destroyed."""
     with _database(conf) as engine:
         return [
             f"{len(rows)} rows of {name}"
@@ -123,7 +123,7 @@ def _tables(engine: Any) -> dict[str, list[Any]]:
 
 
 def _file(conf: Conf) -> Path:
-    """The file of an sqlite database."""
+    """Return the file of an SQLite database."""
     if conf["connection"] == "dir":
         return Path(conf["path"]) / "flows.db"
     return Path(conf["connection"].removeprefix("sqlite:///"))

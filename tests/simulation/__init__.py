@@ -1,1 +1,1 @@
-"""The wire without wires: real books, finders and servers in a world that is all simulated."""
+"""Real request trackers, finders and servers in a simulated world."""

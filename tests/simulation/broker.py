@@ -1,4 +1,4 @@
-"""A broker of the simulated world: queues, bindings, and messages that are on their way."""
+"""A simulated broker: queues, bindings and messages in flight."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Final
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 
-#: Seconds from a publisher to a queue, when nothing holds a message up.
+#: Seconds from a publisher to a queue without delays.
 LATENCY: Final = 0.001
 
 
 @dataclass(frozen=True)
 class Model:
-    """What kind of broker it is.
+    """Properties of a kind of broker.
 
-    `ours`: queues of dead processes go with them, and a name is used once.  `pushes`: consumers are
-    given messages, frozen or not, instead of taking them.  `redelivers`: what a process took and
-    did not acknowledge goes to others when it dies.  `mandatory`: it tells that there was no queue.
+    `ours`: queues of dead processes are deleted, and names are not reused.  `pushes`: the broker
+    pushes messages to consumers, even if they are frozen.  `redelivers`: unacknowledged messages of
+    a dead process are requeued.  `mandatory`: unroutable messages are reported to the publisher.
     """
 
     name: str
@@ -34,13 +34,13 @@ class Model:
 
 AMQP: Final = Model("amqp", pushes=True, mandatory=True)
 FOLDER: Final = Model("folder", ours=True)
-#: Whatever else kombu can use: what a dead process took is lost.
+#: Other transports of kombu: unacknowledged messages of a dead process are lost.
 KOMBU: Final = Model("kombu", redelivers=False)
 MODELS: Final = {model.name: model for model in (AMQP, FOLDER, KOMBU)}
 
 
 class Message:
-    """One copy of an envelope, on its way to one queue or in it; its own receipt."""
+    """One copy of an envelope in flight or in a queue; also its own receipt."""
 
     __slots__ = (
         "claim",
@@ -62,17 +62,17 @@ class Message:
         self.number = number
         self.place = (-envelope.priority, number)
         self.redelivered = False
-        #: Who took it, on which of his connections; None: nobody.
+        #: The process that received it, or None.
         self.taker: Any = None
-        #: What its ledger said when it was taken, where taking asks it, and when that was.
+        #: Claim made at the receipt, if receiving claims, and the time of it.
         self.claim: Any = None
         self.taken = 0.0
-        #: Somebody held it up, or made it twice.
+        #: True if a step delayed or duplicated the message.
         self.tampered = False
 
     @property
     def headers(self) -> dict[str, Any]:
-        """As kombu's messages have them."""
+        """Return the headers, like messages of kombu."""
         return self.envelope.headers
 
     @property
@@ -90,7 +90,7 @@ class Message:
 
 
 class Broker:
-    """Queues by name.  `up` is False while nobody can reach it."""
+    """Queues by name.  `up` is False while the broker is unreachable."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -100,7 +100,7 @@ class Broker:
         self.consumers: dict[str, deque[Any]] = {}
         self.flying: list[tuple[float, int, Message]] = []
         self._numbers = itertools.count(1)
-        #: By queue, how many messages were ever in it at once.
+        #: Maximum number of messages by queue.
         self.most: dict[str, int] = {}
 
     def declare(self, queue: str, keys: tuple[str, ...]) -> None:
@@ -126,7 +126,7 @@ class Broker:
                 line.remove(process)
 
     def publish(self, envelope: env.Envelope, now: float) -> bool:
-        """Whether there was a queue for it."""
+        """Publish an envelope; return False if no queue is bound."""
         bound = self.bindings.get(envelope.routing_key)
         if not bound:
             return False
@@ -144,11 +144,11 @@ class Broker:
         return copy
 
     def again(self, message: Message, due: float) -> None:
-        """One more copy of a message, on its way."""
+        """Send another copy of a message."""
         self.send(self.copy(message, due))
 
     def back(self, message: Message) -> None:
-        """Whoever took it is gone: it goes to another, as another delivery."""
+        """Requeue a message whose consumer died, as a redelivery."""
         if message.queue in self.queues:
             again = Message(message.envelope, message.queue, message.due, message.number)
             again.redelivered, again.tampered = True, message.tampered
@@ -158,12 +158,12 @@ class Broker:
         return [message for _, _, message in sorted(self.flying)]
 
     def pull(self, message: Message) -> None:
-        """Take a message out of the air."""
+        """Remove a message in flight."""
         self.flying = [each for each in self.flying if each[2] is not message]
         heapq.heapify(self.flying)
 
     def arrive(self, message: Message) -> None:
-        """It is in its queue now, if that is still there."""
+        """Put a message into its queue if the queue exists."""
         found = self.queues.get(message.queue)
         if found is not None:
             insort(found, message)
@@ -173,7 +173,7 @@ class Broker:
         return self.flying[0][0] if self.flying and self.up else None
 
     def land(self, now: float) -> list[str]:
-        """Let arrive what is due; the queues that this is about."""
+        """Deliver messages that are due; return their queues."""
         reached: list[str] = []
         while self.up and self.flying and self.flying[0][0] <= now:
             message = heapq.heappop(self.flying)[2]

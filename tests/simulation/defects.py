@@ -1,4 +1,4 @@
-"""Defects that a simulation has to find: each is put into the real classes, and taken out again."""
+"""Defects that the simulation must find, planted temporarily in the real classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from tests.seams import ledgers, server, tracker
 
-#: `(class, name, made)`: `made(before)` takes the place of what was there.
+#: `(class, name, make)`: `make(original)` returns the replacement.
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True)
 class Defect:
-    """`kind` is the kind of schedules that show it: "ledger", "none" or "any"."""
+    """`kind` is the kind of schedules that reveal the defect: "ledger", "none" or "any"."""
 
     text: str
     kind: str
@@ -24,7 +24,7 @@ class Defect:
 
 @contextmanager
 def planted(name: str) -> Iterator[Defect]:
-    """A defect is there."""
+    """Plant a defect during the context."""
     with put_in(DEFECTS[name].patches):
         yield DEFECTS[name]
 
@@ -61,14 +61,14 @@ def _claims_any_epoch(before: Any) -> Any:
     return claim
 
 
-#: What is wrong, and the kind of schedules that show it: "ledger", "none" or "any".
+#: Description of each defect, and the kind of schedules that reveal it.
 _WRONG: Final = {
-    # The four that have to be found.
+    # Defects that must be found.
     "epoch-check": ("answers of any epoch count", "none"),
     "missing-row": ("a request without a row is run", "ledger"),
     "running-after-success": ("RUNNING is taken after the end", "any"),
     "time-alone": ("what is not heard of is sent again in time", "any"),
-    # And others.
+    # Other defects.
     "same-epoch": ("what is sent again keeps its number", "none"),
     "ack-first": ("requests are acknowledged before they are claimed", "any"),
     "once-idle": ("nobody need have reported a free slot", "any"),

@@ -1,4 +1,4 @@
-"""An engine of the simulated world: a real request tracker, flows that it owns, and its store."""
+"""A simulated engine with a real request tracker, its flows and its store."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from wbengine.types.failure import Failure
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: How often a request is sent again because its worker was lost.
+#: Maximum number of resends after lost workers.
 MAX_RESENDS = 3
 
-#: Clocks that count from different moments round differently.
+#: Tolerance for rounding between clocks with different offsets.
 TICK = 1e-6
 
 
 class Engine(Process):
-    """The shells of an executor and of the engines that share it, in one thread.
+    """An executor and the engines that share it, in one thread.
 
-    `own`: it runs one flow, and can take the name of the executor that ran it before.
+    `own`: the executor runs one flow and may take over the name of the flow's previous executor.
     """
 
     def __init__(self, world: World, name: str, ahead: float, *, own: bool) -> None:
         super().__init__(world, name, ahead)
         self.own = own
-        #: Its name on the wire: that of the executor before, if it may take that.
+        #: The name on the broker: the name of the previous executor, if it may take it over.
         self.uuid = name
         self.flows: dict[str, int] = {}
         self.disowned = False
         self.began = False
         self.results: deque[tuple[Atom, invocation.Invocation, Any]] = deque()
         self.withheld: list[Message] = []
-        #: What its next write to the store does: "applied" or "lost", and both fail.
+        #: Fault of the next write to the store: "applied" or "lost"; both raise an exception.
         self.ails = ""
         self.undropped: set[str] = set()
-        #: What is to be done with rows, and what the ledger said of the one before.
+        #: Pending operations on rows, and the last answer of the ledger.
         self.orders: deque[Any] = deque()
         self.asked: tuple[Any, Any, Any] | None = None
-        #: Requests whose rows are being made while they are published, and what waits for that.
+        #: Requests whose rows are created together with publishing, and effects that wait for that.
         self.opening: set[str] = set()
         self.made: set[str] = set()
         self.postponed: list[Any] = []
-        #: When another one listened under its name last.
+        #: Time at which another executor last listened under this name.
         self.shared = -math.inf
         self.round_due = 0.0
-        #: What it listens on: another one after each time without.
+        #: Current channel; each reconnection creates a new one.
         self.channel: object = None
         self.renewal = self.now + RENEWAL
         self.tracker = tracker.Tracker(
@@ -70,7 +70,7 @@ class Engine(Process):
             on_worker_lost=world.setting.on_worker_lost,
             max_resends=MAX_RESENDS,
             capacity=world.setting.capacity,
-            # As where the ledger is not the broker's own.
+            # True if the ledger is not part of the broker.
             separate_ledger=self.line is not None and not world.broker.model.ours,
         )
         self.evidence = world.judge.evidence(self)
@@ -80,7 +80,7 @@ class Engine(Process):
         return self.line.digest if self.line is not None else None
 
     def begin(self) -> None:
-        """It is on the wire from now on, under the name that it has by now."""
+        """Start to listen on the broker under the current name."""
         self.began = True
         self.declare()
 
@@ -101,7 +101,7 @@ class Engine(Process):
     # Flows.
 
     def own_flow(self, flow: Flow) -> None:
-        """Take a flow, go on with what was begun, and submit the rest."""
+        """Acquire a flow, recover its started requests and submit the others."""
         world = self.world
         if self.own and flow.executor is not None and not world.broker.model.ours:
             self.succeed(flow.executor)
@@ -120,7 +120,7 @@ class Engine(Process):
         if resumed and self.line is not None:
             ended = [id for atom in flow.atoms for id in atom.ids()]
             if self.line.ails:
-                world.judge.undropped.update(ended)  # they are swept one day
+                world.judge.undropped.update(ended)  # the rows are swept later
             self.tracker.sweep(ended)
         for atom in flow.atoms:
             if atom.state == RUNNING:
@@ -136,7 +136,7 @@ class Engine(Process):
             self.todo.append(lambda: self.let_go(flow))
 
     def submit(self, flow: Flow, atom: Atom) -> None:
-        """What the store knows is never less than what was sent."""
+        """Save the start of an atom before its request is published."""
 
         def begin() -> None:
             atom.state, atom.attempt, atom.epoch = RUNNING, atom.attempt + 1, 1
@@ -178,7 +178,7 @@ class Engine(Process):
         self.results.append((self.world.store.atoms[call.uuid], call, outcome))
 
     def write(self, flow: Flow, change: Any) -> bool:
-        """Write to the store; where that fails, the flow is nobody's."""
+        """Write to the store; if that fails, give up the flow."""
         epoch = self.flows.get(flow.name)
         if epoch is None:
             return False
@@ -196,7 +196,7 @@ class Engine(Process):
         return True
 
     def give_up(self, flow: Flow) -> None:
-        """Forget a flow, as it is: somebody else goes on with it."""
+        """Drop a flow without changing it: another engine resumes it."""
         del self.flows[flow.name]
         self.tracker.disown(flow.name)
         if not self.flows:
@@ -208,7 +208,7 @@ class Engine(Process):
         return bool(self.results or asks) or super().has_work()
 
     def others(self) -> bool:
-        # Threads take turns with the one that publishes.
+        # Alternate with the publishing thread.
         if (self.orders or self.asked is not None) and (
             self.world.count % 3 or not self.publish_next()
         ):
@@ -253,26 +253,26 @@ class Engine(Process):
                 self.world.end(self)
 
     def owns(self, flow: str) -> bool:
-        """The guard of a flow."""
+        """Return True if this engine owns the flow."""
         found = self.world.store.flows[flow]
         return found.owner is self and found.epoch == self.flows.get(flow)
 
     def suspend(self) -> None:
-        """Take back what nobody started, and leave the rest to another."""
+        """Withdraw unstarted requests and give up the other ones."""
         for request in self.tracker.unstarted():
             call = request.invocation
             ours = self.owns(call.flow_uuid)
             if self.tracker.give_back(request, ours=ours):
                 atom = self.world.store.atoms[call.uuid]
                 if self.digest is not None or not call.recovered:
-                    atom.state = PENDING if ours else atom.state  # its number stays used
+                    atom.state = PENDING if ours else atom.state  # the attempt number stays used
         for name in list(self.flows):
             flow = self.world.store.flows[name]
             if flow.owner is self:
                 flow.owner = None
             self.give_up(flow)
 
-    # What comes.
+    # Messages.
 
     def take(self, message: Message) -> None:
         if message.kind == pr.RESPONSE:
@@ -281,7 +281,7 @@ class Engine(Process):
             self.inbox.append(message)
 
     def reads(self) -> bool:
-        """Whether the answers that come are for it, and not for whoever has its name by now."""
+        """Return True if received replies are for this engine, not for a new owner of its name."""
         if not self.own or self.world.broker.model.ours:
             return True
         return all(map(self.owns, self.flows))
@@ -290,7 +290,7 @@ class Engine(Process):
         answer = message.envelope
         self.tracker.turn(self.channel)
         if message.kind == pr.NOTIFY:
-            if self.world.count % 16 == 0:  # schemas are slow
+            if self.world.count % 16 == 0:  # validating schemas is slow
                 pr.Notify.validate(answer.body, response=bool(answer.body))
             self.evidence.hears(message)
             self.tracker.hear_worker(answer.body, message)
@@ -300,7 +300,7 @@ class Engine(Process):
             self.evidence.answers(answer)
             self.do(self.tracker.hear_answer(answer, message))
 
-    # Its clock.
+    # Time.
 
     def due(self) -> float | None:
         if not self.began:
@@ -313,7 +313,7 @@ class Engine(Process):
 
     def on_time(self) -> None:
         now = self.now
-        if self.connected and self.world.broker.up:  # else it tries to connect, in its loop
+        if self.connected and self.world.broker.up:  # otherwise its loop tries to connect
             self.tracker.turn(self.channel)
         if now >= self.renewal:
             self.renewal = now + RENEWAL
@@ -335,7 +335,7 @@ class Engine(Process):
             else:
                 self.give_up(flow)
 
-    # What is to be done.
+    # Effects.
 
     def perform(self, effect: Any) -> None:
         match effect:
@@ -351,7 +351,7 @@ class Engine(Process):
             case tracker.Acknowledge(receipt):
                 self.acknowledge(receipt)
             case tracker.Drop(request_id) if self.world.setting.one_step:
-                self.drop(request_id)  # by a thread that waits for none that publishes
+                self.drop(request_id)  # in a thread that does not wait for publishing threads
             case tracker.Drop(request_id):
                 self.later(self.drop, request_id)
             case tracker.Withdraw() | tracker.LookUp():
@@ -364,7 +364,7 @@ class Engine(Process):
                 if self.owns(request.invocation.flow_uuid):
                     self.do(self.tracker.conclude(effect))
             case tracker.PutAside():
-                pass  # its flow goes on without it
+                pass  # the flow continues without it
             case tracker.Ask(message, asked):
                 self.evidence.asks(asked)
                 self.post(Letter(message))
@@ -376,8 +376,10 @@ class Engine(Process):
                 raise AssertionError(f"nobody performs {effect!r}")
 
     def ask_ledger(self) -> None:
-        """One step of the thread that looks after rows: what the ledger says, and what follows from
-        that; in between the engine does other things.
+        """Do one step of the thread for rows: a call of the ledger, or the processing of its
+        answer.
+
+        Other work can happen between the two steps.
         """
         if self.asked is None:
             effect = self.orders.popleft()
@@ -392,13 +394,13 @@ class Engine(Process):
         request = effect.request
         if isinstance(effect, tracker.Withdraw):
             if found and request.epoch != stage[0]:
-                self.orders.appendleft(effect)  # it was sent again just then
+                self.orders.appendleft(effect)  # the request was resent in the meantime
             else:
                 self.do(self.tracker.revoked(request, found))
         elif self.is_opening(request):
             self.postponed.append(effect)
         elif request.stage != stage:
-            self.orders.append(effect)  # it was being published
+            self.orders.append(effect)  # the request was being published
         else:
             if found.taken:
                 self.evidence.serves(request)
@@ -407,11 +409,13 @@ class Engine(Process):
             self.do(self.tracker.found(request, found, effect.lost))
 
     def is_opening(self, request: Any) -> bool:
-        """Whether a row is being made in one step with publishing it."""
+        """Return True while the row is created in one step with publishing."""
         return request.id in self.opening
 
     def look(self, request: Any) -> None:
-        """It is known by now whether a request has its row, or nobody wants to know."""
+        """Run postponed effects when it is known whether the row exists or when the result is not
+        needed.
+        """
         self.opening.discard(request.id)
         self.orders.extend(self.postponed)
         self.postponed.clear()
@@ -424,7 +428,7 @@ class Engine(Process):
                 self.undropped.add(request_id)
 
     def drop_again(self) -> None:
-        """Rows that could not be removed; nobody else knows of them."""
+        """Retry to drop rows, which no other process would drop."""
         found, self.undropped = sorted(self.undropped), set()
         for request_id in found:
             self.drop(request_id)
@@ -439,7 +443,7 @@ class Engine(Process):
         def opened() -> bool:
             assert self.line is not None
             if not self.owns(request.invocation.flow_uuid):
-                self.world.judge.undropped.add(request.id)  # it is swept one day
+                self.world.judge.undropped.add(request.id)  # the row is swept later
             if request.opened:
                 return True
             self.tracker.open(effect)
@@ -464,15 +468,17 @@ class Engine(Process):
             return True
 
         def write() -> bool | None:
-            """One step of the server, which makes the row and publishes; or it never hears of it,
-            or nobody hears of that."""
+            """Create the row and publish in one step of the server; the call or its answer can be
+            lost.
+            """
             assert self.line is not None
             if self.doubtful and self.goes_on < self.world.now:
-                self.goes_on = self.world.now + PAUSE  # meanwhile it is on its way
+                self.goes_on = self.world.now + PAUSE  # the call is in flight for this time
                 return None
             how, self.doubtful = self.doubtful, ""
             routed = True
-            if how != "lost" and request.id not in self.made:  # its session knows what it did
+            # the server deduplicates repeated calls of a session
+            if how != "lost" and request.id not in self.made:
                 self.made.add(request.id)
                 self.line.ledger.open(request.id, effect.epoch)
                 routed = self.world.broker.publish(effect.message, self.world.now)

@@ -1,4 +1,4 @@
-"""Why an engine may send a request once more: what it was told, apart from the time."""
+"""Reasons, other than time, for which an engine may resend a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Sent:
-    """What is known of one request of one engine."""
+    """State of one request of one engine."""
 
     __slots__ = ("asked", "epochs", "queue", "reasons", "since")
 
@@ -27,19 +27,19 @@ class Sent:
 
 
 class Evidence:
-    """The evidence that one engine has."""
+    """Evidence that one engine has received."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.sent: dict[str, Sent] = defaultdict(Sent)
-        # Who was ever taken for lost.
+        # Workers that were ever considered lost.
         self.gone: set[Any] = set()
-        # By worker, when it told that it had a free slot.
+        # Worker -> times at which it reported a free slot.
         self.free: dict[str, list[float]] = defaultdict(list)
-        # By queue, the places in its line that were served, and when.
+        # Queue -> positions of requests that were received, and the times.
         self.served: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
 
-    # What it is told.
+    # Received evidence.
 
     def recovers(self, request_id: str) -> None:
         self.sent[request_id].reasons.add("recovered")
@@ -64,12 +64,12 @@ class Evidence:
                 sent.reasons.add("told")
 
     def is_outdated(self, sent: Sent, request: Request | None, answer: env.Envelope) -> bool:
-        """Whether it tells of a message before the one that waits for a worker now."""
+        """Return True if the reply concerns an earlier message than the one that now waits."""
         waits = request is not None and not request.began
         return waits and any(answer.number(env.WBE_EPOCH) < epoch for epoch in sent.epochs)
 
     def serves(self, request: Request) -> None:
-        """Somebody took a request out of its line."""
+        """Record that a worker received a request from its queue."""
         if request.queue is not None:
             self.served[request.queue].append((request.place, self.engine.world.now))
 
@@ -87,7 +87,7 @@ class Evidence:
         for request_id in request_ids:
             self.sent[request_id].asked = True
 
-    # What it does.
+    # Publishing.
 
     def publishes(self, effect: Publish) -> None:
         request, world = effect.request, self.engine.world
@@ -123,21 +123,25 @@ class Evidence:
         sent.epochs.append(effect.epoch)
 
     def idle(self, queue: str, since: float) -> bool:
-        """Whether all workers of a queue that are known told twice that they had a free slot."""
+        """Return True if each known worker of a queue reported a free slot twice."""
         known = self.engine.tracker.workers_of(queue)
         if known is None:
             return True
         return all(len([at for at in self.free[name] if at >= since]) >= 2 for name in known)
 
     def passed(self, request: Request, sent: Sent) -> bool:
-        """Whether what stood behind it in the line was served, and not just now."""
+        """Return True if a request behind it in the queue was received, at least 10 s after it was
+        sent.
+        """
         if self.engine.world.now - sent.since <= 10.0:
             return False
         served = self.served[request.queue or ""]
         return any(place > request.place and at > sent.since for place, at in served)
 
     def results(self, request: Request, value: int) -> None:
-        """A result must be of the last epoch, or of one that it found when it took the flow on."""
+        """Check that a result has the last epoch, or one that was accepted when the flow was
+        resumed.
+        """
         sent = self.sent[request.id]
         if value in request.accepted:
             if not sent.epochs or value == sent.epochs[-1]:

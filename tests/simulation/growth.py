@@ -1,11 +1,11 @@
-"""How the costs of a request and of a beat grow with the fleet, and what that means.
+"""Growth of the costs of requests and heartbeats with the size of the fleet.
 
 `tools/simulate scale` prints it.
 
     python -m tests.simulation.growth WORKERS REQUESTS OPEN     one size, as JSON
 
-Costs are measured here, on this machine; numbers of messages, calls and bytes are counted.  What is
-said of larger fleets, of brokers and of networks is computed from both.
+CPU costs are measured on this machine; messages, calls and bytes are counted.  Figures for larger
+fleets, brokers and networks are computed from both.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from tests.simulation import prices, scaling
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
-#: Messages of one request, and what else is counted.
+#: Kinds of messages of a request and of a heartbeat.
 OF_A_REQUEST: Final = ("request", "RUNNING", "answer")
 OF_A_BEAT: Final = ("beat", "announcement")
 
-#: Costs whose growth is looked at: what it is, and its unit.
+#: Cost -> description with its unit.
 COSTS: Final = {
     "request_us": "CPU of a request (µs)",
-    "beat_us": "CPU of a beat (µs)",
-    "join_us": "CPU of a worker that comes (µs)",
-    "loss_us": "CPU of a worker that is lost (µs)",
-    "round_us": "CPU of a round, each 5 s, per worker (µs)",
+    "beat_us": "CPU of a heartbeat (µs)",
+    "join_us": "CPU of a new worker (µs)",
+    "loss_us": "CPU of a lost worker (µs)",
+    "round_us": "CPU of a poll (each 5 s) for each worker (µs)",
     "messages": "messages of a request",
     "calls": "ledger calls of a request",
     "bytes": "bytes of a request",
-    "beat_bytes": "bytes of a beat",
+    "beat_bytes": "bytes of a heartbeat",
 }
 
 
 def measure(
     plan: scaling.Plan, progress: Callable[[int, float], None] | None = None
 ) -> dict[str, float]:
-    """Let a fleet do it, in this process."""
+    """Run a fleet in this process and return its costs."""
     return measured(scaling.Fleet(plan, progress))
 
 
 def measured(fleet: scaling.Fleet) -> dict[str, float]:
-    """Let it run, and tell what that cost."""
+    """Run a fleet and return its costs."""
     plan, before, started = fleet.plan, _peak(), time.monotonic()
     fleet.run()
     assert fleet.failed == 0 and not len(fleet.tracker)
@@ -89,7 +89,9 @@ def measured(fleet: scaling.Fleet) -> dict[str, float]:
 
 
 def measure_apart(plan: scaling.Plan) -> dict[str, float]:
-    """In a process of its own, whose memory is not that of others; it tells how far it is."""
+    """Run a fleet in a separate process, so that its memory can be measured; it prints its
+    progress.
+    """
     given = [str(plan.workers), str(plan.requests), str(plan.open)]
     command = [sys.executable, "-m", "tests.simulation.growth", *given]
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -98,12 +100,12 @@ def measure_apart(plan: scaling.Plan) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """Megabytes of this process, at most so far."""
+    """Return the peak memory of this process in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def plans(workers: int, requests: int, open: float) -> Iterator[scaling.Plan]:
-    """10, 100, ... and `workers`; smaller fleets have fewer requests."""
+    """Yield plans for 10, 100, ... and `workers` workers; smaller fleets have fewer requests."""
     sizes = [10**n for n in range(1, 12) if 10**n < workers]
     for size in (*sizes, workers):
         share = max(min(10_000, requests), requests * size // workers)
@@ -111,7 +113,7 @@ def plans(workers: int, requests: int, open: float) -> Iterator[scaling.Plan]:
 
 
 def footprint(workers: int = 500, requests: int = 1000) -> dict[str, float]:
-    """Bytes that the engine keeps for a worker that it knows of, and for a request that waits."""
+    """Return the bytes that an engine needs for each known worker and each waiting request."""
     plan = scaling.Plan(workers, requests, open=float(requests))
     fleet = scaling.Fleet(plan)
     for _ in range(workers):
@@ -130,7 +132,7 @@ def footprint(workers: int = 500, requests: int = 1000) -> dict[str, float]:
 
 
 def exponent(rows: Sequence[dict[str, float]], what: str) -> float:
-    """`b` of `a * workers ** b`, by least squares."""
+    """Return `b` of `a * workers ** b`, by least squares."""
     points = [(math.log(r["workers"]), math.log(r[what])) for r in rows if r[what] > 0]
     if len(points) < 2:
         return 0.0
@@ -140,16 +142,16 @@ def exponent(rows: Sequence[dict[str, float]], what: str) -> float:
     return sum((p[0] - x) * (p[1] - y) for p in points) / wide
 
 
-# Larger than can be tried.
+# Extrapolation to larger fleets.
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a task, a beat and the machines cost; the first four are counted and measured here.
+    """Costs of a task and of a heartbeat, and capacities of the machines.
 
-    `engine_us` and `worker_us` are CPU microseconds of a whole process for a task, with its threads
-    and sockets; `broker_ops` the operations that one broker does in a second (a message in, a
-    message out, a call of the ledger), `network` the bytes.
+    The first four are counted and measured.  `engine_us` and `worker_us` are CPU microseconds of a
+    whole process for a task; `broker_ops` is the number of operations per second of one broker (a
+    message in, a message out or a call of the ledger), and `network` its bytes per second.
     """
 
     messages: float
@@ -165,13 +167,15 @@ class Costs:
 
 
 def questions(workers: int, *, hurry: bool) -> float:
-    """How often in a second one engine asks who is there."""
+    """Return the queries per second that one engine sends to all workers."""
     return 1 / tracker.seconds_between_questions(workers, scaling.PERIOD, hurry=hurry)
 
 
 def beats(engines: int, workers: int, slots: int, *, hurry: bool = False) -> float:
-    """Messages in a second that are not of tasks: beats of those who work, to each engine that has
-    something there; questions, and their answers; echoes.
+    """Return the messages per second that do not belong to tasks.
+
+    These are heartbeats of workers to each engine with requests there, queries with their replies,
+    and echoes.
     """
     told = workers / scaling.PERIOD * min(engines, slots)
     asked = engines * questions(workers, hurry=hurry) * 2 * workers
@@ -179,15 +183,15 @@ def beats(engines: int, workers: int, slots: int, *, hurry: bool = False) -> flo
 
 
 def shortest(costs: Costs, engines: int, workers: int) -> dict[str, float]:
-    """The mean seconds of a task below which each of these cannot keep all workers busy.
+    """Return for each resource the mean task duration in seconds below which it limits the fleet.
 
-    Infinite: beats alone are too much for it.
+    The value is infinite if heartbeats alone exceed the capacity.
     """
     slots = costs.slots * workers
     idle = beats(engines, workers, costs.slots)
     told = min(engines, costs.slots) / engines
     heard = workers / scaling.PERIOD * told + questions(workers, hurry=False) * workers
-    # What each task takes of it, and what it has left for tasks, as parts of a second.
+    # Share of the resource for each task, and the share that is left for tasks.
     of = {
         "an engine's CPU": (costs.engine_us * 1e-6 / engines, 1 - heard * costs.beat_us * 1e-6),
         "the broker": (
@@ -206,12 +210,12 @@ def shortest(costs: Costs, engines: int, workers: int) -> dict[str, float]:
 
 
 def first(found: dict[str, float]) -> str:
-    """Which of them is the first that is too slow, as tasks get shorter."""
+    """Return the resource that first becomes the limit as tasks get shorter."""
     return max(found, key=lambda name: found[name])
 
 
 def report(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Costs) -> list[str]:
-    """All of it, for people."""
+    """Return the report as text."""
     last = rows[-1]
     lines = [
         (
@@ -240,13 +244,13 @@ def report(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Cos
     return lines + _loads(costs) + [""] + _limits(costs)
 
 
-#: The fleets and the engines that are computed.
+#: Sizes for the extrapolation.
 FLEETS: Final = (10, 1000, 100_000)
 ENGINES: Final = (1, 10, 100)
 
 
 def told(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Costs) -> dict[str, Any]:
-    """All of it, for a file."""
+    """Return the report as JSON values."""
     return {
         "rows": [*rows],
         "footprint": sizes,
@@ -261,7 +265,7 @@ def told(rows: Sequence[dict[str, float]], sizes: dict[str, float], costs: Costs
         "limits": [
             {"engines": engines, "workers": workers, "first": first(found),
              "rate": costs.slots * workers / max(found.values()),
-             # No JSON has infinity.
+             # JSON has no infinity.
              "seconds": {name: one if one < math.inf else None for name, one in found.items()}}
             for workers in FLEETS for engines in ENGINES
             for found in [shortest(costs, engines, workers)]
@@ -309,7 +313,9 @@ def _limits(costs: Costs) -> list[str]:
 
 
 def costs_of(row: dict[str, float], known: prices.Prices, ops: float | None = None) -> Costs:
-    """`ops`: of the broker in a second; else so many as it did for its CPU time of a task."""
+    """Return the costs; `ops` is the broker's capacity, by default computed from its CPU time per
+    task.
+    """
     return Costs(
         messages=row["messages"],
         calls=row["calls"],

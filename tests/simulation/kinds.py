@@ -1,4 +1,4 @@
-"""What there is to do in the simulated world, and who offers to do it."""
+"""Tasks of the simulated world, and sets of tasks that workers offer."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from wbengine import task
 
 
 class One(task.Task):
-    """Must not be run twice."""
+    """A task that is not idempotent."""
 
     def execute(self, seconds: float) -> int:
         raise AssertionError("tasks only take time")
 
 
 class Two(One):
-    """May be run twice."""
+    """A task that is idempotent."""
 
     idempotent = True
 
 
 class Six(One):
-    """As `One`, and offered by few."""
+    """A task like `One` that few workers offer."""
 
 
 class Bad(Two):
-    """Whoever runs it dies of it."""
+    """A task that kills its worker."""
 
 
 OFFERS: Final = ([One, Two], [One], [Two, Six, Bad], [One, Two, Six])
 KINDS: Final = (One, Two, One, Two, Six, Two, One, Bad)
-#: Seconds that tasks take, and that pass at once.
+#: Durations of tasks, and of steps that pass time, in seconds.
 SECONDS: Final = (0.01, 0.5, 3.0, 0.1, 12.0, 0.01, 40.0, 1.0)
 PASSES: Final = (
     0.002,

@@ -1,4 +1,4 @@
-"""A ledger as one process sees it: the real one, behind a line that fails now and then."""
+"""A ledger behind a connection with faults."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ Found = TypeVar("Found")
 
 
 class Line(ledgers.Ledger):
-    """`ail(n, applied)`: the next `n` calls fail; what they asked for was done all the same, if
-    `applied`.
+    """A connection to a ledger; `ail(n, applied)` makes the next `n` calls fail.
+
+    Failing calls take effect if `applied`.
     """
 
     def __init__(self, ledger: ledgers.Ledger) -> None:
         self.ledger = ledger
         self._left = 0
         self._applied = False
-        #: `(name, arguments, found)` of each call that was done, for whoever wants to know.
+        #: Called with `(name, arguments, result)` after each call that took effect.
         self.listener: Callable[[str, tuple[Any, ...], Any], None] | None = None
 
     def ail(self, calls: int, applied: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a simulated fleet costs."""
+"""Costs of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from wbengine.engines.worker_based.messages import envelope as env
 
 
 class Meter:
-    """CPU time of this thread, and operations, by what they were for.
+    """CPU time of this thread and numbers of operations by purpose.
 
-    `clock` may count something else than seconds.
+    `clock` may count other units than seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         self.seconds: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        #: Messages and bytes (of headers and bodies, as JSON) by kind; sizes are of some of them.
+        #: Number of messages by kind; sizes (headers and bodies as JSON) are sampled.
         self.messages: Counter[str] = Counter()
         self._sizes: dict[str, list[int]] = {}
         self._part = ""
         self._since = clock()
 
     def part(self, name: str) -> str:
-        """What comes from now on is for `name`; what it was for until now."""
+        """Account the following time to `name`; return the previous purpose."""
         now, before = self._clock(), self._part
         self.seconds[before] += now - self._since
         self._part, self._since = name, now
@@ -41,6 +41,6 @@ class Meter:
             self.part(before)
 
     def size(self, kind: str) -> float:
-        """Bytes of a message of that kind, on average."""
+        """Return the mean size of a message of that kind in bytes."""
         sizes = self._sizes.get(kind) or [0]
         return sum(sizes) / len(sizes)

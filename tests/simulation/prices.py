@@ -1,4 +1,4 @@
-"""What a task costs whole processes, with threads and sockets, as `tools/bench` measured it."""
+"""CPU time of whole processes for a task, measured by `tools/bench`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-#: Where `tools/bench` leaves its figures.
+#: File in which `tools/bench` writes its figures.
 LAST: Final = ROOT / "out" / "bench.json"
 
-#: The case that is looked at; an executor that is kept, as a service keeps it, is preferred.
+#: The case to read; systems in the order of preference, first one with a shared executor.
 CASE: Final = "wide"
 MEDIUM: Final = "redis"
 SYSTEMS: Final = ("wbengine-shared", "wbengine")
 
 
 class Unpriced(Exception):
-    """There are no such figures; the text says why."""
+    """No figures are available; the text contains the reason."""
 
 
 @dataclass(frozen=True)
 class Prices:
-    """CPU microseconds of a task; `source` says where they are from."""
+    """CPU microseconds of a task; `source` describes their origin."""
 
     engine_us: float
     worker_us: float
@@ -34,16 +34,16 @@ class Prices:
     source: str
 
     def changed(self, **others: float | None) -> Prices:
-        """The same with those that are given."""
+        """Return a copy with the given values."""
         given = {name: one for name, one in others.items() if one is not None}
         said = f"{self.source}; given: {', '.join(given)}" if given else self.source
         return replace(self, **given, source=said)
 
 
 def read(path: Path) -> Prices:
-    """From a file of `tools/bench`.
+    """Return the figures in a file of `tools/bench`.
 
-    :raises Unpriced: when it is none, or has not run the case.
+    :raises Unpriced: if the file is invalid or does not contain the case
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
@@ -63,9 +63,9 @@ def read(path: Path) -> Prices:
 
 
 def measured() -> Prices:
-    """Run the case now; some ten seconds.
+    """Run the case, which takes about ten seconds.
 
-    :raises Unpriced: when that is not possible here.
+    :raises Unpriced: if it cannot run on this machine
     """
     with tempfile.TemporaryDirectory(prefix="wbengine-prices-") as folder:
         path = Path(folder) / "bench.json"
@@ -77,14 +77,14 @@ def measured() -> Prices:
 
 
 def found(path: Path | None) -> Prices:
-    """Those of a file; without one those of the last run, else measured now.
+    """Return the figures of a file, by default those of the last run, or measure them.
 
-    :raises Unpriced: when there are none.
+    :raises Unpriced: if there are none
     """
     if path is not None:
         return read(path)
     try:
         return read(LAST)
     except Unpriced:
-        print("what a task costs: measured now", file=sys.stderr, flush=True)
+        print("cost of a task: measured now", file=sys.stderr, flush=True)
         return measured()

@@ -1,4 +1,4 @@
-"""What engines and workers of the simulated world have in common: a clock, a connection, a fate."""
+"""Common parts of simulated engines and workers: clock, connection and faults."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from wbengine.engines.worker_based.messages import envelope as env
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: Seconds before a parcel is tried again whose ledger could not be reached.
+#: Seconds before a retry if the ledger is unreachable.
 PAUSE = 0.25
 
-#: So many letters at most go out together.
+#: Maximum number of letters that are published together.
 MOST: Final = 64
 
 
 class Hands(Clock):
-    """The clock of one process: it began to count at another moment than those of others."""
+    """The clock of one process, with its own offset."""
 
     __slots__ = ("_ahead", "_world")
 
@@ -41,7 +41,7 @@ class Hands(Clock):
 
 
 class Letter:
-    """What a process publishes, after `steps`, each of which may say False: it is not published."""
+    """A message to publish after `steps`; a step that returns False cancels it."""
 
     __slots__ = (
         "after",
@@ -63,21 +63,22 @@ class Letter:
         uncertain: Callable[[], None] | None = None,
         write: Callable[[], bool | None] | None = None,
     ) -> None:
-        #: Publishes it, instead of the process; None: no answer came, yet or at all.
+        #: Publishes the message instead of the process; returns None if no answer arrived.
         self.write = write
         self.envelope = envelope
         self.steps = steps
         self.after = after
         self.unrouted = unrouted
         self.uncertain = uncertain
-        #: Nobody needs it any more; and: it has left its lane.
+        #: `withdrawn`: the message is not needed; `done`: it was published.
         self.withdrawn = self.done = False
 
 
 class Batch:
-    """Letters that go out together, in steps, between which their process may be frozen or killed:
-    all take their first step, then all their second, then they are published one by one, and then
-    comes what follows.
+    """Letters that are published together.
+
+    All letters take their first step, then their second and so on; then they are published one by
+    one, and the callbacks follow.  The process can be frozen or killed between these.
     """
 
     __slots__ = ("letters", "level", "out", "place")
@@ -85,7 +86,7 @@ class Batch:
     def __init__(self, letters: list[Letter]) -> None:
         self.letters = letters
         self.level = self.place = 0
-        #: What is published, and not followed by anything yet.
+        #: Published letters whose callbacks have not run.
         self.out: list[Letter] = []
 
     @property
@@ -105,9 +106,9 @@ class Batch:
 
 
 class Process:
-    """One process.  What it has to do lies in lanes; a frozen one does nothing, a dead one is gone.
+    """A process with queues of work.  A frozen process does nothing; a dead one is deleted.
 
-    `fuse` is the number of steps after which `fate` comes over it.
+    After `fuse` steps, `fate` happens to it.
     """
 
     def __init__(self, world: World, name: str, ahead: float) -> None:
@@ -119,7 +120,7 @@ class Process:
         self.connected = True
         self.fuse = -1
         self.fate = ""
-        #: While it is slow, nothing of what it publishes goes out.
+        #: Until this time no message is published.
         self.slow_until = 0.0
         self.todo: deque[Any] = deque()
         self.performing = False
@@ -128,18 +129,18 @@ class Process:
         self.letters: deque[Letter] = deque()
         self.batch: Batch | None = None
         self.chores: deque[tuple[Callable[[Any], None], Any]] = deque()
-        #: Messages that were taken and not acknowledged.
+        #: Received messages that are not acknowledged.
         self.unacked: dict[Message, None] = {}
-        #: Those of a connection that is gone: they hold their slots until their work is done.
+        #: Messages of a closed connection, which occupy slots until their work is done.
         self.stale: dict[Message, None] = {}
         self.line = Line(world.ledger) if world.ledger is not None else None
-        #: What becomes of its next publication of a request: "kept", "lost" (and not confirmed).
+        #: Fault of the next published request: "kept" or "lost"; both are not confirmed.
         self.doubtful = ""
-        #: When it was last in a condition in which others may well take it for lost.
+        #: Last time at which others could consider the process lost.
         self.blemish = world.now
         self.goes_on = 0.0
 
-    # Its lanes.
+    # Queues of work.
 
     @property
     def now(self) -> float:
@@ -150,12 +151,12 @@ class Process:
         return not (self.dead or self.frozen)
 
     def has_work(self) -> bool:
-        """Whether anything lies in its lanes."""
+        """Return True if any queue of work is non-empty."""
         publishes = self.batch is not None or self.first or self.letters or self.chores
         return bool(self.todo or self.inbox or publishes)
 
     def work(self) -> bool:
-        """Do all there is to do now; whether it did something."""
+        """Do all pending work; return True if there was any."""
         did = False
         while not (self.dead or self.frozen):
             if self.todo:
@@ -177,11 +178,11 @@ class Process:
         return did
 
     def others(self) -> bool:
-        """Do something else that is to be done; whether there was something."""
+        """Do one step of other work; return True if there was any."""
         return False
 
     def do(self, effects: Any) -> None:
-        """What an effect leads to comes before the rest; what other things lead to comes after."""
+        """Add effects: those of a running effect come first, others last."""
         if not effects:
             return
         if self.performing:
@@ -201,7 +202,7 @@ class Process:
         (self.first if first else self.letters).append(letter)
 
     def publish_next(self) -> bool:
-        """One step of what is to be published next; whether there was one."""
+        """Do one step of publishing; return True if there was one."""
         world = self.world
         if not (self.connected and world.broker.up):
             return self.put_down()
@@ -223,7 +224,7 @@ class Process:
         return True
 
     def _pick_up(self) -> bool:
-        """Take all that goes out together."""
+        """Create a batch of letters that are published together."""
         lane = self.first or self.letters
         if not lane:
             return False
@@ -232,7 +233,7 @@ class Process:
         return True
 
     def put_down(self) -> bool:
-        """Go on as after what was published; the rest is tried again, from its first step."""
+        """Run the callbacks of published letters; the others are retried from their first step."""
         batch, self.batch = self.batch, None
         if batch is None:
             return False
@@ -264,7 +265,7 @@ class Process:
             batch.out.append(letter)
 
     def _lose_connection(self, batch: Batch) -> None:
-        """Nobody knows what became of what was on its way; what nobody asks for goes out again."""
+        """Fail letters in flight as unconfirmed; letters without a handler are published again."""
         how, self.doubtful = self.doubtful, ""
         most = len(batch.letters) if self.world.broker.model.mandatory else batch.place + 1
         for letter in batch.letters[batch.place : most]:
@@ -276,7 +277,7 @@ class Process:
         self.put_down()
 
     def later(self, chore: Callable[[Any], None], thing: Any) -> None:
-        """Do something when nothing is to be published, as long as the broker is there."""
+        """Do a chore when no letter is pending and the broker is reachable."""
         self.chores.append((chore, thing))
 
     def _do_chore(self) -> bool:
@@ -287,7 +288,7 @@ class Process:
         return True
 
     def do_chores(self) -> None:
-        """All that is left, at its end."""
+        """Do the remaining chores at the end of the process."""
         while self._do_chore():
             pass
 
@@ -307,7 +308,7 @@ class Process:
             self.world.broker.arrive(message)
 
     def takes(self, queue: str) -> bool:
-        """Whether it can be given one more message of a queue."""
+        """Return True if the process can receive another message of a queue."""
         raise NotImplementedError
 
     def take(self, message: Message) -> None:
@@ -316,14 +317,14 @@ class Process:
         self.inbox.append(message)
 
     def due(self) -> float | None:
-        """When its clock has something to say, in the world's time."""
+        """Return the world's time at which the process has timed work."""
         raise NotImplementedError
 
     def on_time(self) -> None:
         raise NotImplementedError
 
     def declare(self) -> None:
-        """Have its queues, and take from them."""
+        """Declare its queues and consume them."""
         raise NotImplementedError
 
     def blemished(self) -> None:

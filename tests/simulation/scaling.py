@@ -1,9 +1,8 @@
-"""A fleet of any size, and one engine with as many requests as one likes, on a simulated clock.
+"""A fleet of any size and one engine with any number of requests, on a simulated clock.
 
-The request tracker and the servers of workers are the real ones, and so is the ledger.  The broker
-is a few lists, and nothing goes wrong but what is asked for: some workers are lost, some come.
-`Fleet.run` counts everything, and measures the CPU that the engine's parts take for it, without the
-garbage collector: what it costs depends on what else a process holds, and here that is the fleet.
+The request tracker, the servers of workers and the ledger are real.  The broker consists of
+lists, and the only faults are lost workers.  `Fleet.run` counts operations and measures the CPU
+time of the engine's parts without the garbage collector, whose cost depends on the whole process.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from wbengine._clock import ManualClock
 from wbengine.engines.worker_based import protocol as pr
 from wbengine.engines.worker_based.messages import envelope as env
 
-#: Simulated seconds of a step: a message that is sent in one arrives in the next.
+#: Simulated seconds of a step; messages arrive in the step after they were sent.
 STEP: Final = 0.1
-#: Seconds between two beats of a worker, and steps.
+#: Heartbeat period in seconds and in steps.
 PERIOD: Final = 5.0
 STEPS_OF_A_PERIOD: Final = round(PERIOD / STEP)
 
@@ -36,7 +35,7 @@ TOPICS: Final = ("audio", "mail", "text", "video")
 OFFERS: Final = ((One, Two), (Two, Six), (One, Two, Six))
 KINDS: Final = (One(name="one"), Two(name="two"), Two(name="again"), Six(name="six"))
 
-#: Seconds that tasks take, in turn: 4 s on average; the first ends within the step it begins in.
+#: Durations of tasks in turn: 4 s on average; the first one ends in the step of its start.
 SECONDS: Final = (0.0, 1.0, 4.0, 2.0, 8.0, 9.0)
 
 ENGINE: Final = "engine"
@@ -44,9 +43,9 @@ ENGINE: Final = "engine"
 
 @dataclass(frozen=True)
 class Plan:
-    """`open`: how many requests the engine has at most at a time, for each slot there is.
+    """`open`: maximum number of open requests of the engine per slot.
 
-    `lost`: the share of the workers that fall silent on the way, and of those that come instead.
+    `lost`: share of the workers, including replacements, that are lost.
     """
 
     workers: int
@@ -55,12 +54,13 @@ class Plan:
     open: float = 4.0
     lost: float = 0.01
     expiry: float = 60.0
-    #: Below the time that most wait in line: whether the line moves is looked at for each.
+    #: Shorter than most waits, so that the engine checks the progress of the queue for each
+    #: request.
     timeout: float = 10.0
 
 
 class Worker:
-    """A real `Server`, and tasks that only take time."""
+    """A real `Server` with tasks that only take time."""
 
     __slots__ = ("core", "gone", "name", "queue", "unacked")
 
@@ -78,7 +78,7 @@ _OFFERED: Final = {offer: server.offer(offer) for offer in OFFERS}
 
 
 class Receipt:
-    """What is acknowledged: a message that a worker took."""
+    """The receipt of a message that a worker received."""
 
     __slots__ = ("worker",)
 
@@ -87,7 +87,7 @@ class Receipt:
 
 
 class Notice:
-    """As kombu's messages have them."""
+    """A message with headers, like those of kombu."""
 
     __slots__ = ("headers",)
 
@@ -96,7 +96,7 @@ class Notice:
 
 
 class Fleet:
-    """All of it, in one thread."""
+    """The whole fleet in one thread."""
 
     def __init__(self, plan: Plan, progress: Callable[[int, float], None] | None = None) -> None:
         self.plan = plan
@@ -117,19 +117,19 @@ class Fleet:
             on_worker_lost="resend",
             max_resends=100,
         )
-        # Workers, what waits in queues, and which workers have a slot for it.
+        # Workers, waiting requests by queue, and workers with free slots by queue.
         self.workers: dict[str, Worker] = {}
         self._numbers = itertools.count()
         self._phases: list[list[Worker]] = [[] for _ in range(STEPS_OF_A_PERIOD)]
         self._queues: dict[str, deque[env.Envelope]] = {}
         self._idle: dict[str, deque[Worker]] = {}
-        # What ends in a step, what was said to the engine, and to workers.
+        # Task ends by step, and messages to the engine and to workers.
         self._ends: dict[int, list[tuple[Worker, Any]]] = {}
         self._answers: list[env.Envelope] = []
         self._notices: list[env.Envelope] = []
         self._said: list[env.Envelope] = []
         self._round_due = 0.0
-        # What it was doing when it noticed that workers are lost.
+        # The purpose that was measured before lost workers were noticed.
         self._before = ""
         self._ended: list[invocation.Invocation] = []
         self._takes = itertools.cycle(SECONDS)
@@ -139,10 +139,10 @@ class Fleet:
     def _now(self) -> float:
         return self.clock.monotonic()
 
-    # The course of things.
+    # Course of a run.
 
     def run(self) -> None:
-        """Until all requests have ended."""
+        """Run until all requests have ended."""
         enabled = gc.isenabled()
         gc.disable()
         try:
@@ -173,7 +173,9 @@ class Fleet:
                 self._progress(self.succeeded + self.failed, time.monotonic() - started)
 
     def _losses(self) -> list[int]:
-        """After how many requests a worker is lost; never the last of its queue, if it can be."""
+        """Return the numbers of completed requests after which a worker is lost; queues keep a
+        worker.
+        """
         plan = self.plan
         count = min(round(plan.lost * plan.workers), plan.workers - len(OFFERS) * len(TOPICS))
         return [plan.requests // 4 + n * plan.requests // 4 // max(1, count) for n in range(count)]
@@ -189,7 +191,7 @@ class Fleet:
         self._do(worker, worker.core.announce([env.ALL_ENGINES], env.READY, PERIOD))
 
     def _lose(self) -> None:
-        """The one that came first falls silent, with all it runs."""
+        """Lose the oldest worker with its running tasks."""
         name = next(iter(self.workers))
         self.workers.pop(name).gone = True
         self.meter.counts["workers lost"] += 1
@@ -260,7 +262,7 @@ class Fleet:
         if seconds:
             self._ends.setdefault(self.step + round(seconds / STEP), []).append((worker, job))
             return
-        # RUNNING is not published any more when the end is known before.
+        # RUNNING is not published if the task has already ended.
         running = self._answers.pop()
         assert running.body["state"] == pr.RUNNING
         self.meter.messages[pr.RUNNING] -= 1
@@ -307,7 +309,7 @@ class Fleet:
             self._round_due = self.tracker.round()
 
     def serve_notices(self) -> None:
-        """Hear what workers said of themselves."""
+        """Process notifications of workers."""
         notices, self._notices = self._notices, []
         for notice in notices:
             if self._is_news(notice):
@@ -326,7 +328,7 @@ class Fleet:
         return not self.tracker.knows(notice.headers[env.WBE_WORKER])
 
     def _say(self, message: env.Envelope) -> None:
-        """What the engine says to workers, or to itself."""
+        """Send a message of the engine to workers or to itself."""
         if message.routing_key == ENGINE:
             self.meter.messages["echo"] += 1
             self.tracker.hear_itself()
@@ -339,7 +341,7 @@ class Fleet:
         most = round(plan.open * plan.slots * plan.workers)
         count = min(most - len(self.tracker), plan.requests - self.submitted)
         for number in range(self.submitted, self.submitted + count):
-            # What the core makes anyway.
+            # A core creates this object, too.
             call = invocation.Invocation(
                 KINDS[number % len(KINDS)],
                 invocation.EXECUTE,
@@ -362,7 +364,7 @@ class Fleet:
         self.meter.counts["workers noticed as lost"] += len(workers)
 
     def _on_news(self, effects: list[tracker.Effect]) -> None:
-        """What is heard of workers."""
+        """Apply the effects of notifications of workers."""
         self._apply(effects)
         if self._before:
             self.meter.part(self._before)

@@ -1,4 +1,4 @@
-"""Random schedules, told by their seed; and what is told of one that goes wrong."""
+"""Random schedules by seed, and reports of failing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.judge import Violation
 from tests.simulation.steps import STEPS
 from tests.simulation.world import Setting, Step, World
 
-#: How often each kind of step is taken, in each mood of a schedule.
+#: Weight of each kind of step.
 WEIGHTS: Final[dict[str, int]] = {
     "submit": 60,
     "pass": 220,
@@ -41,10 +41,10 @@ WEIGHTS: Final[dict[str, int]] = {
     "cancel": 15,
     "order": 10,
 }
-#: In a calm one there are only few kinds of trouble.
+#: Steps of all schedules, and faults, of which most schedules have few kinds.
 CALM: Final = ("submit", "pass", "deliver", "finish", "worker", "resume", "thaw")
 TROUBLES: Final = tuple(name for name in WEIGHTS if name not in CALM)
-#: Those that come besides, in one schedule of five.
+#: Steps that are inserted in one of five schedules.
 BESIDES: Final = ("block", "set_back")
 assert {*WEIGHTS, *BESIDES} == set(STEPS)
 
@@ -54,7 +54,7 @@ ANY: Final = "any"
 
 
 class Wrong(NamedTuple):
-    """A schedule that goes wrong, and how."""
+    """A failing schedule with its error."""
 
     seed: int
     setting: Setting
@@ -63,7 +63,7 @@ class Wrong(NamedTuple):
 
 
 def setting_of(rng: random.Random, kind: str) -> Setting:
-    """`kind`: "ledger", "none", or "any"."""
+    """Return a random setting; `kind` is "ledger", "none" or "any"."""
     ledger = kind == LEDGER or (kind != NONE and rng.random() < 0.5)
     broker = rng.choice(
         ["amqp", "amqp", "folder", "kombu"] if ledger else ["amqp", "amqp", "kombu"]
@@ -83,7 +83,7 @@ def setting_of(rng: random.Random, kind: str) -> Setting:
 
 
 def steps_of(seed: int, steps: int, kind: str = ANY) -> tuple[Setting, list[Step]]:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     rng = random.Random(f"{kind}/{seed}")
     setting = setting_of(rng, kind)
     names = list(CALM)
@@ -95,7 +95,8 @@ def steps_of(seed: int, steps: int, kind: str = ANY) -> tuple[Setting, list[Step
     opening = [("worker", rng.randrange(64)), ("pass", 1), ("submit", rng.randrange(4096))]
     kinds = rng.choices(names, weights, k=max(0, steps - len(opening)))
     taken = [*opening, *((name, rng.randrange(4096)) for name in kinds)]
-    more = random.Random(f"besides/{kind}/{seed}")  # all other schedules stay what they were
+    # a separate generator keeps other schedules unchanged
+    more = random.Random(f"besides/{kind}/{seed}")
     if more.random() < 0.2:
         for _ in range(more.randrange(1, 4)):
             place = more.randrange(len(opening), len(taken) + 1)
@@ -104,7 +105,7 @@ def steps_of(seed: int, steps: int, kind: str = ANY) -> tuple[Setting, list[Step
 
 
 def attempt(setting: Setting, steps: Iterable[Step]) -> tuple[World, Exception | None]:
-    """Let a schedule happen, and heal the world; what was wrong with it, if anything."""
+    """Run a schedule and heal the world; return the error, if any."""
     world = World(setting)
     try:
         for name, choice in steps:
@@ -116,7 +117,7 @@ def attempt(setting: Setting, steps: Iterable[Step]) -> tuple[World, Exception |
 
 
 class Figures(NamedTuple):
-    """What a number of schedules came to."""
+    """Totals of several schedules."""
 
     schedules: int
     steps: int
@@ -126,7 +127,7 @@ class Figures(NamedTuple):
 
 
 def run(seeds: Iterable[int], steps: int, kind: str = ANY) -> Figures:
-    """Let the schedules of these seeds happen, until one goes wrong."""
+    """Run the schedules of these seeds until one fails."""
     logging.disable(logging.CRITICAL)
     seen: Counter[str] = Counter()
     schedules = taken = events = 0
@@ -141,7 +142,7 @@ def run(seeds: Iterable[int], steps: int, kind: str = ANY) -> Figures:
 
 
 def shrink(wrong: Wrong, most: int = 1500) -> Wrong:
-    """A shorter schedule that goes wrong in the same way."""
+    """Return a shorter schedule that fails in the same way."""
     best, tries = wrong, 0
     size = max(1, len(best.trace) // 2)
     while size and tries < most:
@@ -172,13 +173,13 @@ def _shorter(trace: list[Step], size: int) -> Iterator[list[Step]]:
 
 
 def like(error: Exception) -> str:
-    """What kind of wrong it is: what was said, without the names and numbers in it."""
+    """Return the kind of an error: its message without names and numbers."""
     words = [word for word in str(error).split() if word.isalpha()]
     return f"{type(error).__name__} {' '.join(words[:12])}"
 
 
 def story(wrong: Wrong) -> str:
-    """A test, ready to be pasted."""
+    """Return the schedule as a test function."""
     options = ", ".join(f"{k}={v!r}" for k, v in wrong.setting.__dict__.items())
     lines: list[Any] = [
         f"def test_trace_{wrong.seed}() -> None:",
@@ -192,9 +193,9 @@ def story(wrong: Wrong) -> str:
 
 
 def find(defect: str, seeds: Iterable[int], steps: int) -> tuple[int, Wrong | None]:
-    """Look for a schedule that goes wrong with a defect, and does not without.
+    """Find a schedule that violates an invariant with a defect, but not without it.
 
-    Returns how many were tried, too.  What must hold has to be what goes wrong.
+    Also return the number of tried schedules.
     """
     from tests.simulation import defects
 
@@ -207,6 +208,6 @@ def find(defect: str, seeds: Iterable[int], steps: int) -> tuple[int, Wrong | No
         if found is None or run([seed], steps, known.kind).wrong is not None:
             continue
         if not isinstance(found.error, Violation):
-            raise found.error  # it does not fit what it is put into: that proves nothing
+            raise found.error  # another error means that the patch does not fit
         return tried, found
     return tried, None

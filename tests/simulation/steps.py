@@ -1,6 +1,6 @@
-"""The steps of a schedule: what each of them lets happen.
+"""Steps of a schedule.
 
-The choice that comes with a step says to whom, and how; what is impossible does nothing.
+The choice of a step selects the process and the way; an impossible step has no effect.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.fleet import Worker
     from tests.simulation.world import World
 
-#: Processes of one kind at a time, and flows in all.
+#: Maximum number of processes of one kind at a time, and of flows in total.
 MOST: Final = 4
 MOST_FLOWS: Final = 8
-#: Seconds in which a request comes to its end that may have run before its server was set back.
+#: Seconds after which requests that ran before their server was restored have ended.
 FORGOTTEN: Final = 60.0
 
 
@@ -28,7 +28,7 @@ def _some(found: list[Any], choice: int) -> Any:
 
 
 def _submit(world: World, choice: int) -> None:
-    """A flow of one to three tasks."""
+    """Submit a flow of one to three tasks."""
     if len(world.store.flows) >= MOST_FLOWS:
         return
     choice, kind = divmod(choice, len(KINDS))
@@ -59,7 +59,7 @@ def _pass(world: World, choice: int) -> None:
 
 
 def _deliver(world: World, choice: int) -> None:
-    """What is on its way arrives now, before all else."""
+    """Deliver a message in flight at once."""
     message = _some(world.broker.in_flight(), choice)
     if message is not None and world.broker.up:
         world.broker.pull(message)
@@ -78,7 +78,7 @@ def _hold(world: World, choice: int) -> None:
 
 
 def _blame(world: World, message: Message) -> None:
-    """Something was done to a message: those whom it concerns may seem to be silent."""
+    """Mark all processes as disturbed after a fault of a message."""
     if message.kind != pr.REQUEST:
         for process in [*world.engines.values(), *world.workers.values()]:
             process.blemish = max(process.blemish, message.due, world.now)
@@ -97,7 +97,7 @@ def _double(world: World, choice: int) -> None:
     choice, seconds = divmod(choice, len(HOLDS))
     found = world.broker.in_flight()
     if world.ledger is None:
-        # Without a ledger nothing can hold two workers back from the same message.
+        # Without a ledger two workers would both run a duplicated request.
         found = [m for m in found if m.kind != pr.REQUEST]
     message = _some(found, choice)
     if message is not None:
@@ -167,7 +167,7 @@ def _freeze_engine(world: World, choice: int) -> None:
 
 
 def _resume(world: World, choice: int) -> None:
-    """Somebody goes on with a flow whose owner is gone, or seems to be."""
+    """Resume a flow whose owner is dead or has lost its lease."""
     flow = _some(world.store.orphans(world.now), choice)
     if flow is not None:
         world.resume(flow)
@@ -180,7 +180,7 @@ def _suspend(world: World, choice: int) -> None:
 
 
 def _trip(world: World, choice: int) -> None:
-    """A process dies, or freezes, after some more steps of its own."""
+    """Let a process die or freeze after some more of its steps."""
     choice, fuse = divmod(choice, 24)
     choice, fate = divmod(choice, 2)
     process = _some(world.living(world.workers) + world.living(world.engines), choice)
@@ -212,7 +212,7 @@ def _ail_store(world: World, choice: int) -> None:
 
 
 def _cut(world: World, choice: int) -> None:
-    """A connection breaks, and is made anew at once."""
+    """Break a connection, which is restored at once."""
     process = _some(world.living(world.workers) + world.living(world.engines), choice)
     if process is not None and world.broker.up and getattr(process, "began", True):
         world.disconnect(process)
@@ -220,7 +220,7 @@ def _cut(world: World, choice: int) -> None:
 
 
 def _doubt(world: World, choice: int) -> None:
-    """What an engine publishes next is not confirmed."""
+    """Leave the next published request of an engine unconfirmed."""
     choice, how = divmod(choice, 2)
     engine = _some(world.living(world.engines), choice)
     if engine is not None:
@@ -228,14 +228,14 @@ def _doubt(world: World, choice: int) -> None:
 
 
 def _cancel(world: World, choice: int) -> None:
-    """An engine wants some of its tasks to end."""
+    """Cancel a task."""
     engine = _some([e for e in world.living(world.engines) if e.awake and len(e.tracker)], choice)
     if engine is not None:
         engine.cancel(_some(engine.tracker.requests(), choice // 4).invocation)
 
 
 def _order(world: World, choice: int) -> None:
-    """A worker is told to take nothing, or to go on."""
+    """Suspend or resume a worker."""
     choice, what = divmod(choice, 2)
     worker = _some([w for w in world.living(world.workers) if w.awake], choice)
     if worker is not None:
@@ -243,18 +243,18 @@ def _order(world: World, choice: int) -> None:
 
 
 def _bounce(world: World, choice: int) -> None:
-    """The broker goes away, and comes back."""
+    """Restart the broker."""
     choice, seconds = divmod(choice, len(HOLDS))
     world.go_down(HOLDS[seconds], world.losses[choice % len(world.losses)])
 
 
 def _block(world: World, choice: int) -> None:
-    """The broker takes nothing for a while, and goes on giving."""
+    """Block publishing at the broker for some time, but not consuming."""
     world.block(HOLDS[choice % len(HOLDS)])
 
 
 def _set_back(world: World, choice: int) -> None:
-    """The server of broker and ledger ends, and comes back as it was some steps ago."""
+    """Restart the server of broker and ledger with its state of some steps ago."""
     choice, seconds = divmod(choice, len(HOLDS))
     if world.set_back is not None and world.broker.up and not world.setting.one_step:
         world.go_down(HOLDS[seconds], "nothing")

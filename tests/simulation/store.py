@@ -1,4 +1,4 @@
-"""The saved truth: flows, who owns them, and how far their atoms came."""
+"""The store: flows, their owners and the states of their atoms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.seams.stores import EPOCHS_PER_RUN
 from wbengine import exceptions as exc
 from wbengine import invocation
 
-#: Seconds that a lease lasts, and between two renewals.
+#: Duration of a lease, and seconds between renewals.
 LEASE: Final = 15.0
 RENEWAL: Final = 5.0
 
@@ -20,7 +20,7 @@ ENDED: Final = "ENDED"
 
 @dataclass
 class Atom:
-    """One task of a flow.  `retries`: how often it is tried again after a failure."""
+    """One task of a flow.  `retries`: number of retries after a failure."""
 
     uuid: str
     task: Any
@@ -31,7 +31,7 @@ class Atom:
     attempt: int = 0
     epoch: int = 0
     outcome: Any = None
-    #: It was asked to end.
+    #: True if the task was cancelled.
     cancelled: bool = False
 
     @property
@@ -39,14 +39,14 @@ class Atom:
         return invocation.request_id(self.uuid, "execute", self.attempt)
 
     def ids(self) -> list[str]:
-        """The requests of it that ended."""
+        """Return the ids of its ended requests."""
         last = self.attempt + (self.state != RUNNING)
         return [invocation.request_id(self.uuid, "execute", n) for n in range(1, last)]
 
 
 @dataclass
 class Flow:
-    """`epoch` is that of its latest lease.  `known`: what `resume` notes of its executors."""
+    """`epoch` is that of the latest lease; `known` contains the ledgers of earlier executors."""
 
     name: str
     atoms: list[Atom] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Flow:
     until: float = 0.0
     executor: str | None = None
     known: list[str | None] | None = None
-    #: Whoever ran it saw its end.
+    #: True if the owner has processed the end of the flow.
     finished: bool = False
 
     @property
@@ -68,7 +68,7 @@ class Flow:
 
 
 class Store:
-    """Each write is checked against the lease of who writes."""
+    """A store that checks the lease of the writer at each write."""
 
     def __init__(self) -> None:
         self.flows: dict[str, Flow] = {}
@@ -79,7 +79,7 @@ class Store:
         self.atoms.update((atom.uuid, atom) for atom in flow.atoms)
 
     def orphans(self, now: float) -> list[Flow]:
-        """Unfinished flows that nobody owns who is known to live."""
+        """Return unfinished flows without a live owner."""
         return [
             flow
             for flow in self.flows.values()
@@ -87,8 +87,7 @@ class Store:
         ]
 
     def forget(self, owner: Any) -> set[str]:
-        """Flows that are kept nowhere end with their owner; the requests that they may have
-        sent."""
+        """Delete the unstored flows of a dead owner; return the ids of their requests."""
         ended = [flow for flow in self.flows.values() if flow.owner is owner]
         for flow in ended:
             del self.flows[flow.name]
@@ -105,6 +104,9 @@ class Store:
         return flow.epoch
 
     def check(self, flow: Flow, owner: Any, epoch: int) -> None:
-        """:raises LeaseLost: somebody else owns the flow."""
+        """Check the lease.
+
+        :raises LeaseLost: if another engine owns the flow
+        """
         if flow.owner is not owner or flow.epoch != epoch:
             raise exc.LeaseLost(f"flow {flow.name} is somebody else's")

@@ -1,4 +1,4 @@
-"""A fleet that has much to do: nobody loses patience, and the broker is not flooded."""
+"""Fleets with a long backlog of requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.world import World
 
 
 @pytest.mark.parametrize(("ledger", "count"), [(True, 2000), (False, 600)])
-def test_many_requests_of_ten_seconds_on_four_slots(ledger: bool, count: int) -> None:
+def test_long_backlog_causes_no_resend_and_no_lost_worker(ledger: bool, count: int) -> None:
     world = World(broker="amqp", ledger=ledger)
     world.new_worker([One], 4)
     engine = world.new_engine()
@@ -29,8 +29,8 @@ def test_many_requests_of_ten_seconds_on_four_slots(ledger: bool, count: int) ->
     world.heal()
 
 
-def test_engines_share_slow_workers_in_turn() -> None:
-    """Each has more than the fleet can do in a timeout."""
+def test_engines_with_long_backlogs_share_slow_workers() -> None:
+    """Each engine has more tasks than the fleet can run within the timeout."""
     world = World(broker="amqp", ledger=True, timeout=20.0)
     for _ in range(3):
         world.new_worker([One], 1)

@@ -1,4 +1,4 @@
-"""A worker that dies right after it took a request, and before a word of it was heard."""
+"""Workers that die right after they received a request, before any reply arrived."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.simulation.world import World
 from wbengine import exceptions as exc
 from wbengine import task
 
-#: Every whole second of `transition_timeout` that people use.
+#: All common values of `transition_timeout` in seconds.
 TIMEOUTS = range(5, 61)
 
-#: Seconds after which a request is at an end (or sent again) whose holder was never heard of; and
-#: without a ledger, besides the `transition_timeout`.
+#: Seconds until a request whose owner never replied has ended or was resent; without a ledger, in
+#: addition to the `transition_timeout`.
 ENDED = 20.0
 ENDED_UNTOLD = 30.0
 
@@ -23,7 +23,7 @@ WIRES = [("amqp", True), ("kombu", True), ("folder", True), ("amqp", False), ("k
 
 
 def die_after_claim(world: World, kind: type[task.Task], spare: int) -> Any:
-    """One of `1 + spare` workers takes a request and is gone; returns what the store says of it."""
+    """Kill one of `1 + spare` workers after it received a request; return the atom."""
     engine, workers = world.begun(1 + spare, (One, Two))
     atom = world.new_atom(kind, 10.0)
     world.new_flow(engine, [atom])
@@ -44,14 +44,14 @@ def test_request_of_dead_worker_ends_within_promised_time(
         atom = die_after_claim(world, One, spare)
         world.pass_time(ENDED if ledger else ENDED_UNTOLD + timeout)
         assert atom.outcome is not None, f"{timeout} s: {world.whereabouts(atom)}"
-        # Without a ledger nobody can tell whether it was ever taken.
+        # Without a ledger the engine cannot tell whether a worker received the request.
         kinds = (exc.WorkerLost,) if ledger else (exc.WorkerLost, exc.RequestTimeout)
         assert atom.outcome.check(*kinds), f"{timeout} s: {atom.outcome}"
         world.heal()
 
 
 @pytest.mark.parametrize(("broker", "ledger"), WIRES)
-def test_idempotent_request_of_dead_worker_is_sent_to_another(broker: str, ledger: bool) -> None:
+def test_idempotent_request_of_dead_worker_is_resent_to_another(broker: str, ledger: bool) -> None:
     for timeout in TIMEOUTS:
         world = World(broker=broker, ledger=ledger, timeout=float(timeout))
         atom = die_after_claim(world, Two, 1)
@@ -64,15 +64,15 @@ def test_idempotent_request_of_dead_worker_is_sent_to_another(broker: str, ledge
         world.heal()
 
 
-# Its engine dies, too, and there is no ledger: all that the heir knows is what it asks for.
+# The engine dies, too, and there is no ledger: the resuming engine has to query the workers.
 
-#: Seconds after which the heir lets it fail: an executor, which looks around each second while it
-#: searches, does so 16 to 20 s after it came; the world's engine looks around each 5 s.
+#: Seconds until the resuming engine fails the request.  An executor polls each second while it
+#: searches and fails the request after 16 to 20 s; the simulated engine polls every 5 s.
 INHERITED = 25.0
 
 
 def inherit_lost(world: World, own: bool) -> Any:
-    """A worker and the engine whose request it runs are gone; returns what the store says of it."""
+    """Kill the worker and the engine of a running request, and resume its flow; return the atom."""
     for _ in range(2):
         world.new_worker([One, Two], 1)
     engine = world.new_engine(own=own)
@@ -90,8 +90,10 @@ def inherit_lost(world: World, own: bool) -> Any:
 
 @pytest.mark.parametrize("own", [True, False], ids=["same-name", "another-name"])
 @pytest.mark.parametrize("broker", ["amqp", "kombu"])
-def test_heir_loses_request_of_dead_worker_within_promised_time(broker: str, own: bool) -> None:
-    """The queue passes a question that stands behind all that the dead engine sent."""
+def test_resuming_engine_loses_request_of_dead_worker_within_promised_time(
+    broker: str, own: bool
+) -> None:
+    """The queue delivers a query that was sent after all requests of the dead engine."""
     world = World(broker=broker, ledger=False, timeout=60.0)
     atom = inherit_lost(world, own)
     world.pass_time(INHERITED)
@@ -101,7 +103,7 @@ def test_heir_loses_request_of_dead_worker_within_promised_time(broker: str, own
 
 
 @pytest.mark.parametrize("broker", ["amqp", "kombu"])
-def test_heir_waits_for_request_that_stands_in_line(broker: str) -> None:
+def test_resuming_engine_waits_for_queued_request(broker: str) -> None:
     world = World(broker=broker, ledger=False, timeout=60.0)
     world.new_worker([One, Two], 1)
     engine = world.new_engine()

@@ -1,4 +1,4 @@
-"""Faults that come together rarely, and are therefore let happen on purpose."""
+"""Rare combinations of faults."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.simulation.kinds import One, Two
 from tests.simulation.world import World
 from wbengine import exceptions as exc
 
-#: Seconds after which a request is at an end, or with another worker, whose holder was never heard
-#: of; and some more for the one that gets it.
+#: Seconds until a request whose owner never replied has ended or runs on another worker, with a
+#: reserve for that worker.
 ENDED = 40.0
 
 
@@ -30,10 +30,10 @@ def begun(world: World, workers: int = 1) -> tuple[Engine, list[Worker]]:
 @pytest.mark.parametrize("steps", [2, 3, 4], ids=["claimed", "answered", "about-to-run"])
 @pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
 @pytest.mark.parametrize("broker", ["amqp", "folder", "kombu"])
-def test_worker_stopped_after_its_claim_is_lost_and_begins_nothing_when_it_goes_on(
+def test_worker_stopped_after_claim_is_lost_and_does_not_run_later(
     broker: str, claiming: bool, steps: int, kind: Any
 ) -> None:
-    """It is stopped after so many steps with the request."""
+    """The worker stops after this number of steps with the request."""
     world = World(broker=broker, claiming=claiming)
     engine, (stopped, other) = begun(world, 2)
     atom = world.new_atom(kind, 1.0)
@@ -58,7 +58,7 @@ def test_worker_stopped_after_its_claim_is_lost_and_begins_nothing_when_it_goes_
     world.heal()
 
 
-# A broker that is short of memory: publishing waits, consuming goes on.
+# A broker that is short of memory: it blocks publishing, but not consuming.
 
 
 def run_blocked(ledger: bool) -> None:
@@ -77,20 +77,20 @@ def run_blocked(ledger: bool) -> None:
 
 
 @pytest.mark.parametrize("ledger", [True, False])
-def test_blocked_publishers_lose_no_worker_and_no_answer(ledger: bool) -> None:
+def test_blocked_publishing_loses_no_worker_and_no_reply(ledger: bool) -> None:
     run_blocked(ledger)
 
 
-def test_silence_of_blocked_workers_would_be_noticed() -> None:
+def test_planted_defect_with_blocked_workers_is_found() -> None:
     with defects.planted("silence-counts-always"), pytest.raises(AssertionError):
         run_blocked(True)
 
 
-# A server that was set back to an older snapshot of what it holds.
+# A broker that is restored from an older snapshot.
 
 
 @pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
-def test_server_set_back_to_a_snapshot_lets_nothing_run_twice(claiming: bool) -> None:
+def test_request_runs_once_after_broker_is_restored_from_snapshot(claiming: bool) -> None:
     world = World(broker="folder", claiming=claiming)
     engine, (worker,) = begun(world)
     world.strike(worker, "freeze")
@@ -108,10 +108,10 @@ def test_server_set_back_to_a_snapshot_lets_nothing_run_twice(claiming: bool) ->
 
 @pytest.mark.parametrize("kind", [One, Two])
 @pytest.mark.parametrize("claiming", [False, True], ids=["claims", "takes-and-claims"])
-def test_request_that_waits_in_a_server_set_back_is_lost_or_sent_again(
+def test_waiting_request_is_lost_or_resent_after_broker_is_restored(
     claiming: bool, kind: Any
 ) -> None:
-    """Nobody can tell whether it ran since: it is as if a worker was lost with it."""
+    """The engine cannot tell whether the request ran later, as if its worker was lost."""
     world = World(broker="folder", claiming=claiming)
     engine, (worker,) = begun(world)
     world.strike(worker, "freeze")
@@ -129,8 +129,8 @@ def test_request_that_waits_in_a_server_set_back_is_lost_or_sent_again(
 
 
 @pytest.mark.parametrize("kind", [One, Two])
-def test_request_of_a_dead_engine_in_a_server_set_back_is_lost_or_sent_again(kind: Any) -> None:
-    """The engine that goes on with the flow finds the row as another engine left it."""
+def test_request_of_dead_engine_is_lost_or_resent_after_broker_is_restored(kind: Any) -> None:
+    """The resuming engine reads the row that the dead engine wrote."""
     world = World(broker="folder", claiming=True)
     engine, (worker,) = begun(world)
     world.strike(worker, "freeze")
@@ -156,8 +156,8 @@ def test_request_of_a_dead_engine_in_a_server_set_back_is_lost_or_sent_again(kin
 
 
 @pytest.mark.parametrize("kind", [One, Two])
-def test_request_that_a_server_set_back_never_heard_of_is_lost_or_sent_again(kind: Any) -> None:
-    """Its engine died, and who goes on with the flow finds no row."""
+def test_request_missing_in_restored_broker_is_lost_or_resent(kind: Any) -> None:
+    """The engine dies, and the resuming engine finds no row."""
     world = World(broker="folder", claiming=True)
     engine, _ = begun(world)
     set_back = world.kept()
@@ -180,13 +180,13 @@ def test_request_that_a_server_set_back_never_heard_of_is_lost_or_sent_again(kin
     world.heal()
 
 
-# A take whose answer was lost, beside the reconciliation of what its worker holds.
+# A request that was delivered but whose delivery was lost, while claims are reconciled.
 
 
 @pytest.mark.parametrize("kind", [One, Two])
 @pytest.mark.parametrize("others", [0, 1])
-def test_claim_that_its_worker_never_heard_of_ends(others: int, kind: Any) -> None:
-    """The server made the claim; the worker's connection broke before it was told."""
+def test_claim_with_lost_confirmation_ends(others: int, kind: Any) -> None:
+    """The server makes the claim, and the connection of the worker breaks before the reply."""
     world = World(broker="folder", claiming=True)
     engine, workers = begun(world, 1 + others)
     for worker in workers:
@@ -210,11 +210,11 @@ def test_claim_that_its_worker_never_heard_of_ends(others: int, kind: Any) -> No
     world.heal()
 
 
-# A store that was set back to an older copy of what it holds.
+# A store that is restored from an older copy.
 
 
-def test_request_left_under_its_own_number_by_forgotten_run_is_sent() -> None:
-    """The store does not know of the run that made the row, and died before it published."""
+def test_restored_store_publishes_request_whose_row_already_exists() -> None:
+    """The restored store lacks the run that created the row and died before publishing."""
     world = World(broker="folder")
     engine, _ = begun(world)
     atom = world.new_atom(One, 0.1)
@@ -236,25 +236,25 @@ def test_request_left_under_its_own_number_by_forgotten_run_is_sent() -> None:
 
 
 def die_before_publishing(world: World, engine: Engine) -> None:
-    """It made the row of its one request; nothing of it is on its way."""
+    """End the engine after it created the row of its only request, but before publishing it."""
     world.settle()
     (request,) = [each for each in world.broker.in_flight() if each.kind == "REQUEST"]
     world.broker.pull(request)
     world.end(engine)
 
 
-# Flows that are kept nowhere: rows are made in one step with publishing their requests.
+# Flows without a store: the row and the message of a request are written in one step.
 
 
 @pytest.mark.parametrize("what", ["kept", "lost"])
-def test_request_cancelled_while_it_is_published_with_its_row_never_begins(what: str) -> None:
-    """Nobody looks for the row before it is known to be there, or not."""
+def test_request_cancelled_while_published_with_its_row_never_starts(what: str) -> None:
+    """The engine must not look up the row before the result of publishing is known."""
     world = World(broker="folder", one_step=True)
     engine, _ = begun(world)
     engine.doubtful = what
     atom = world.new_atom(One)
     world.new_flow(engine, [atom])
-    world.settle()  # it is on its way
+    world.settle()  # the request is in flight
     (request,) = engine.tracker.requests()
     engine.cancel(request.invocation)
     world.settle()
@@ -263,16 +263,16 @@ def test_request_cancelled_while_it_is_published_with_its_row_never_begins(what:
     assert not world.judge.runs[request.id]
 
 
-def test_world_finds_a_request_that_is_looked_for_while_its_row_is_made(
+def test_lookup_during_creation_of_row_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Engine, "is_opening", lambda self, request: False)
     with pytest.raises(Violation, match="begins, and its end was saved before"):
-        test_request_cancelled_while_it_is_published_with_its_row_never_begins("kept")
+        test_request_cancelled_while_published_with_its_row_never_starts("kept")
 
 
-def test_request_whose_answer_was_lost_with_its_connection_runs_once() -> None:
-    """It runs, and the second attempt finds its row."""
+def test_request_runs_once_if_publish_confirmation_is_lost() -> None:
+    """The second attempt to publish finds the row of the first one."""
     world = World(broker="folder", one_step=True)
     engine, _ = begun(world)
     engine.doubtful = "kept"

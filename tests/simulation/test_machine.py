@@ -1,7 +1,7 @@
-"""Hypothesis drives the simulated world, and makes what goes wrong small.
+"""Random histories of the simulated world, shrunk by Hypothesis.
 
-`WBENGINE_HISTORIES=N` tries more histories of each kind.  `tools/simulate wire` lets many more
-schedules happen, and faster.
+`WBENGINE_HISTORIES=N` sets the number of histories of each kind.  `tools/simulate wire` runs many
+more schedules, and faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHOICES = st.integers(0, 4095)
 
 
 class Machine(RuleBasedStateMachine):
-    """Something to do and somebody who does it; then anything may happen, and is healed."""
+    """Start a worker and a flow, then apply random steps and faults; finally heal the world."""
 
     ledger = True
 
@@ -66,7 +66,7 @@ class WithoutLedger(Machine):
 
 
 @pytest.mark.parametrize("machine", [Machine, WithoutLedger])
-def test_any_history_ends_well(machine: type[Machine]) -> None:
+def test_random_history_violates_no_invariant(machine: type[Machine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=HISTORIES, stateful_step_count=STEPS, deadline=None),

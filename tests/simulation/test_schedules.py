@@ -1,6 +1,7 @@
-"""Random schedules, told by their seeds; `tools/simulate wire` lets many more of them happen.
+"""Random schedules, reproducible by their seeds.
 
-`WBENGINE_SCHEDULES=N` is how many of each kind.
+`WBENGINE_SCHEDULES=N` sets the number of schedules of each kind.  `tools/simulate wire` runs many
+more.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ SCHEDULES = amount(25, 200, "WBENGINE_SCHEDULES")
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Nothing is logged of what goes wrong on purpose."""
+    """Enable logging again, which the schedules disable."""
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [schedules.LEDGER, schedules.NONE])
-def test_any_schedule_ends_well(kind: str) -> None:
+def test_random_schedule_violates_no_invariant(kind: str) -> None:
     found = schedules.run(range(SCHEDULES), 100, kind)
     if found.wrong is not None:
         pytest.fail(schedules.story(schedules.shrink(found.wrong)))
-    # It would prove little if little happened.
+    # The schedules must cause these events.
     assert found.seen["results"] > SCHEDULES
     for what in ("lost, and alive", "runs again", "WorkerLost", "sent again: idle"):
         assert found.seen[what], what
 
 
-def test_same_seed_same_world() -> None:
+def test_same_seed_gives_same_world() -> None:
     for seed in range(5):
         setting, plan = schedules.steps_of(seed, 60)
         first, _ = schedules.attempt(setting, plan)
@@ -47,7 +48,7 @@ def test_same_seed_same_world() -> None:
         assert (first.count, first.now) == (again.count, again.now)
 
 
-def test_four_that_have_to_be_found_are_there() -> None:
+def test_required_defects_are_registered() -> None:
     assert set(defects.FOUR) <= set(defects.DEFECTS)
 
 
@@ -57,15 +58,15 @@ def test_every_kind_of_step_has_a_weight() -> None:
 
 @pytest.mark.parametrize(
     ("name", "first"),
-    # Near a seed that finds it; `tools/simulate --defect all` begins with 0.
+    # Seeds close to one that finds the defect; `tools/simulate --defect all` starts with 0.
     [("epoch-check", 10), ("missing-row", 0), ("running-after-success", 1010), ("time-alone", 0)],
 )
-def test_defects_are_found(name: str, first: int) -> None:
+def test_planted_defect_is_found(name: str, first: int) -> None:
     tried, wrong = schedules.find(name, range(first, first + 1000), 100)
     assert wrong is not None, f"not in {tried} schedules"
 
 
-def test_a_schedule_that_goes_wrong_is_told_as_a_test() -> None:
+def test_failing_schedule_is_printed_as_a_test() -> None:
     _, wrong = schedules.find("missing-row", range(100), 100)
     assert wrong is not None
     with defects.planted("missing-row"):
@@ -79,7 +80,7 @@ def test_a_schedule_that_goes_wrong_is_told_as_a_test() -> None:
     names[f"test_trace_{small.seed}"]()
 
 
-def test_what_is_planted_is_taken_out_again() -> None:
+def test_planted_defect_is_removed_afterwards() -> None:
     for name, defect in defects.DEFECTS.items():
         before = [(owner, what, getattr(owner, what)) for owner, what, _ in defect.patches]
         with defects.planted(name):

@@ -1,4 +1,4 @@
-"""One worker, told one thing at a time: what engines of other kinds, and brokers, do to it."""
+"""A single worker with messages from other kinds of engines and from brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIND = f"{One.__module__}.{One.__name__}"
 
 
 def asked(worker: server.Server, action: str) -> list[server.Effect]:
-    """What the worker does about a request of TaskFlow, which has nothing of ours in it."""
+    """Return the effects of a TaskFlow request without wbengine headers."""
     body = {
         "task_cls": KIND, "task_name": "one", "task_version": [1, 0], "action": action,
         "arguments": {"seconds": 1.0},
@@ -23,8 +23,8 @@ def asked(worker: server.Server, action: str) -> list[server.Effect]:
     return worker.on_request(message, "receipt", 0.0)
 
 
-def test_what_taskflow_asks_under_the_same_id_is_done_each_time() -> None:
-    """It executes an atom, reverts it and executes it again, all under one id."""
+def test_each_taskflow_request_with_same_id_is_executed() -> None:
+    """TaskFlow executes, reverts and executes an atom again with one id."""
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1)
     for action in ("execute", "revert", "execute"):
         (run,) = [each for each in asked(worker, action) if isinstance(each, server.Run)]
@@ -34,7 +34,7 @@ def test_what_taskflow_asks_under_the_same_id_is_done_each_time() -> None:
 
 
 def sent(worker: server.Server, id: str, *, ledger: bool) -> list[server.Effect]:
-    """What the worker does about a request of ours."""
+    """Return the effects of a wbengine request."""
     body = {
         "task_cls": KIND, "task_name": "one", "task_version": [1, 0], "action": "execute",
         "arguments": {"seconds": 1.0},
@@ -46,7 +46,7 @@ def sent(worker: server.Server, id: str, *, ledger: bool) -> list[server.Effect]
     return worker.on_request(message, id, 0.0)
 
 
-def test_request_whose_ledger_could_not_be_asked_is_claimed_when_it_comes_again() -> None:
+def test_redelivered_request_is_claimed_after_ledger_was_unreachable() -> None:
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
     for _ in range(2):
         (claim,) = sent(worker, "id", ledger=True)
@@ -55,8 +55,8 @@ def test_request_whose_ledger_could_not_be_asked_is_claimed_when_it_comes_again(
         assert worker.running == 0
 
 
-def test_answer_to_a_repeated_request_is_that_of_the_latest_one() -> None:
-    """Only so many bytes of answers are kept: the oldest go first."""
+def test_oldest_stored_replies_are_dropped_first() -> None:
+    """The total size of stored replies is limited."""
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1)
     large = "x" * 5 * 1024 * 1024
     for id in "abcdefghijklmn":
@@ -67,7 +67,7 @@ def test_answer_to_a_repeated_request_is_that_of_the_latest_one() -> None:
     assert [type(each) for each in sent(worker, "a", ledger=False)] == [server.Acknowledge]
 
 
-def test_worker_that_drains_takes_nothing_new_and_says_so() -> None:
+def test_draining_worker_announces_it_and_returns_new_requests() -> None:
     worker = server.Server("w", {"t": "t"}, server.offer([One]), 1, ledger="rows")
     worker.announce(["e"], env.READY, 5.0)
     (told,) = worker.drain(0.0, 5.0)

@@ -1,4 +1,4 @@
-"""Requests that wait for longer than they may."""
+"""Requests that wait longer than their time limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.engines.worker_based.messages import envelope as env
 
 
 def begun(**options: Any) -> tuple[World, Any, Any]:
-    """A world with an engine and a worker that has one slot."""
+    """Return a world with an engine and a worker with one slot."""
     world = World(broker="amqp", **options)
     engine, (worker,) = world.begun()
     return world, engine, worker
@@ -26,8 +26,8 @@ def waiting(world: World) -> list[Message]:
     return [each for each in world.broker.queues["t.One"] if each.kind == "REQUEST"]
 
 
-def test_request_that_is_lost_behind_a_busy_worker_times_out() -> None:
-    """It had waited for longer than its timeout already: the busy worker stopped its clock."""
+def test_request_lost_behind_busy_worker_times_out() -> None:
+    """The busy worker paused the timeout, which had already passed."""
     world, engine, _ = begun(ledger=False, timeout=20.0)
     first, second = world.new_atom(One, 50.0), world.new_atom(One, 1.0)
     world.new_flow(engine, [first, second])
@@ -41,8 +41,8 @@ def test_request_that_is_lost_behind_a_busy_worker_times_out() -> None:
     world.heal()
 
 
-def test_request_that_expired_in_its_queue_is_not_run() -> None:
-    """Its engine is gone, and there is no ledger: its worker has to see that it is too late."""
+def test_request_expired_in_queue_is_not_run() -> None:
+    """The engine is dead and there is no ledger: the worker has to check the expiry."""
     world, engine, _ = begun(ledger=False)
     first, second = world.new_atom(One, 50.0), world.new_atom(One, 1.0)
     second.task.expires = 10.0
@@ -55,8 +55,10 @@ def test_request_that_expired_in_its_queue_is_not_run() -> None:
     world.heal()
 
 
-def test_busy_worker_of_taskflow_stops_the_clock_of_the_request_behind_it() -> None:
-    """It tells nothing but that it began one; that one ends, and nothing follows: time counts."""
+def test_busy_taskflow_worker_pauses_timeout_of_queued_request() -> None:
+    """TaskFlow's worker only reports the start of the first task.  After its end the timeout
+    counts.
+    """
     clock, ended = _clock.ManualClock(), []
     tracked = tracker.Tracker(
         "e", clock, do=lambda _: None, say=lambda _: None, lost=lambda _: None, timeout=20.0,

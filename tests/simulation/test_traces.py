@@ -1,4 +1,4 @@
-"""Histories that went wrong once.  `tools/simulate wire` tells new ones, ready to be pasted."""
+"""Histories that once revealed defects.  `tools/simulate wire` prints new ones in this form."""
 
 from __future__ import annotations
 
@@ -10,79 +10,79 @@ from tests.simulation.kinds import One, Two
 from tests.simulation.world import Setting, World
 from wbengine import exceptions as exc
 
-#: What went wrong -> the world, and the steps.
+#: Invariant that was violated -> options of the world and steps.
 TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a live worker was taken for lost after one answer of it was": (
+    "lost reply does not make a live worker lost": (
         {"broker": "amqp"},
         ["worker 0", "pass 0", "submit 30", "pass 7", "finish 0", "bounce 2490", "pass 28"],
     ),
-    "and without a ledger": (
+    "lost reply does not make a live worker lost without ledger": (
         {"broker": "amqp", "ledger": False},
         ["worker 7", "submit 3793", "pass 4", "finish 0", "lose 0", "pass 60"],
     ),
-    "what had run before its worker was lost was said to have never been started": (
+    "request that ran on a lost worker does not fail as never started": (
         {"broker": "amqp"},
         ["worker 0", "submit 248", "pass 5", "freeze_worker 0", "pass 56", "pass 30"],
     ),
-    "the same idleness was evidence twice": (
+    "one idle report is evidence only once": (
         {"broker": "amqp", "ledger": False},
         [
             "worker 0", "submit 3466", "pass 7", "pass 0", "doubt 0", "pass 0", "kill_worker 0",
             "pass 0", "pass 2",
         ],
     ),
-    "the backlog of a queue that requests left was not served": (
+    "backlog of a queue is published after its requests leave it": (
         {"broker": "kombu", "ledger": False, "capacity": 2},
         [
             "worker 3", "submit 39", "doubt 1", "pass 0", "worker 1602", "doubt 5", "submit 3663",
             "pass 40",
         ],
     ),
-    "a task that kills its workers was sent again without end": (
+    "task that kills its workers is resent a limited number of times": (
         {"broker": "amqp", "ledger": False, "timeout": None},
         ["worker 58", "submit 3070"],
     ),
-    "a worker that was lost was forgotten when another took its place in the queue": (
+    "lost worker is remembered after another replaces it on the queue": (
         {"broker": "kombu", "ledger": False, "timeout": None, "capacity": 2},
         ["worker 6", "submit 1501", "pass 12", "worker 2"],
     ),
-    "a worker that was frozen after its claim began what was somebody else's": (
+    "worker frozen after its claim does not run a request of another": (
         {"broker": "kombu", "capacity": 2},
         ["worker 2086", "trip 35", "submit 0", "worker 0", "submit 712", "pass 44"],
     ),
-    "what expired while it was searched for was on no shelf": (
+    "request that expires while it is searched for is tracked": (
         {"broker": "kombu", "ledger": False},
         [
             "worker 0", "submit 3203", "pass 0", "deliver 0", "deliver 0", "submit 0", "trip 1236",
             "stop_worker 0", "pass 24", "thaw 0",
         ],
     ),
-    "what was routed anew was published again at once": (
+    "rerouted request is not published twice at once": (
         {"broker": "amqp"},
         [
             "worker 5", "submit 0", "worker 0", "freeze_engine 0", "worker 62", "trip 1284",
             "pass 46", "worker 2", "resume 0", "slow 7", "submit 2061", "submit 2441", "pass 46",
         ],
     ),
-    "a line had moved on before a request was sent again": (
+    "request is resent after the queue has advanced": (
         {"broker": "kombu"},
         [
             "worker 2", "worker 0", "worker 6", "freeze_worker 4", "order 0", "submit 2345",
             "submit 910", "pass 60", "pass 0",
         ],
     ),
-    "a backlog stood still when those before it were forgotten with their flow": (
+    "backlog advances after requests of a closed flow are dropped": (
         {"broker": "kombu", "timeout": 20.0, "capacity": 2},
         ["submit 3586", "trip 28", "pass 30", "worker 0", "pass 0", "thaw 0", "submit 789"],
     ),
-    "what an earlier run had run was said to have never been started": (
+    "request that ran in an earlier run does not fail as never started": (
         {"broker": "amqp", "timeout": 20.0, "capacity": 2},
         [
             "worker 6", "deliver 0", "submit 2222", "pass 0", "submit 3887", "submit 0", "pass 4",
             "worker 362", "pass 0", "pass 8", "worker 0", "kill_engine 0", "resume 0", "pass 14",
         ],
     ),
-    "a worker that was frozen after its claim began what had been given up": (
+    "worker frozen after its claim does not run an abandoned request": (
         {"broker": "amqp", "timeout": None},
         [
             "worker 0", "pass 0", "submit 0", "pass 0", "hold 0", "kill_worker 0", "cancel 0",
@@ -92,21 +92,21 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "pass 0", "resume 0",
         ],
     ),
-    "the slot of a dead worker seemed to be free": (
+    "slot of a dead worker is not counted as free": (
         {"broker": "kombu", "ledger": False, "timeout": 20.0},
         [
             "worker 18", "worker 0", "submit 2274", "pass 11", "submit 3526", "pass 4",
             "submit 3180", "worker 2", "pass 0", "submit 2695", "worker 2", "pass 24", "pass 8",
         ],
     ),
-    "a copy that was held up was begun after another one had run": (
+    "delayed copy does not run after another copy has run": (
         {"broker": "kombu", "ledger": False},
         [
             "worker 0", "submit 0", "pass 5", "submit 1922", "hold 1408", "worker 0", "pass 62",
             "pass 0",
         ],
     ),
-    "news of the message of an earlier run were evidence against the one that followed it": (
+    "evidence about a message of an earlier run is ignored": (
         {"broker": "amqp", "ledger": False, "timeout": None, "on_worker_lost": "resend"},
         [
             "worker 6", "submit 2679", "pass 0", "pass 7", "pass 13", "trip 37", "pass 61",
@@ -114,7 +114,7 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
             "pass 4", "worker 2", "pass 27",
         ],
     ),
-    "what the engine was told is not known to be published was published again": (
+    "unconfirmed message is not published again at once": (
         {"broker": "amqp", "ledger": False, "timeout": 20.0},
         [
             "worker 7", "pass 0", "submit 0", "pass 0", "submit 3402", "bounce 58", "doubt 0",
@@ -126,7 +126,7 @@ TRACES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_trace(name: str) -> None:
+def test_recorded_trace_violates_no_invariant(name: str) -> None:
     options, steps = TRACES[name]
     World(**options).play(steps)
 
@@ -135,8 +135,8 @@ def failure_of(world: World, uuid: str) -> Any:
     return world.store.atoms[uuid].outcome
 
 
-def test_lost_worker_is_named() -> None:
-    """It dies between its claim and its first word."""
+def test_lost_worker_is_named_in_failure() -> None:
+    """The worker dies between its claim and its first reply."""
     world = World()
     dead, _ = world.new_worker([One], 1), world.new_worker([One], 1)
     engine = world.new_engine()
@@ -159,8 +159,8 @@ def test_lost_worker_is_named() -> None:
     world.heal()
 
 
-def test_worker_that_nobody_knew_is_lost_too() -> None:
-    """It answered, it died, and none of its announcements was ever heard."""
+def test_unannounced_worker_that_dies_is_lost() -> None:
+    """The worker replied and died; none of its announcements arrived."""
     world = World()
     engine, _ = world.begun()
     unknown = world.new_worker([One], 1)
@@ -183,8 +183,8 @@ def test_worker_that_nobody_knew_is_lost_too() -> None:
     world.heal()
 
 
-def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
-    """The answer is held up, the worker stops, the row says that the request is done."""
+def test_result_of_stopped_worker_is_read_from_ledger_if_reply_is_late() -> None:
+    """The reply is delayed, the worker stops, and the row contains the result."""
     world = World()
     engine, (worker,) = world.begun()
     atom = world.new_atom(One, 5.0)
@@ -205,8 +205,8 @@ def test_answer_that_overtook_its_workers_goodbye_is_not_needed() -> None:
 
 
 @pytest.mark.parametrize("kind", [One, Two])
-def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
-    """Without a ledger: a worker is taken for lost while it runs something, and answers later."""
+def test_reply_with_old_epoch_is_dropped(kind: Any) -> None:
+    """Without a ledger: a worker is considered lost while it runs a request, and replies later."""
     world = World(broker="kombu", ledger=False)
     engine, (old,) = world.begun(offer=[One, Two])
     atom = world.new_atom(kind, 40.0)
@@ -228,8 +228,8 @@ def test_answer_of_an_old_epoch_is_dropped(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [One, Two])
-def test_request_whose_row_vanished_ends_when_its_worker_is_lost(kind: Any) -> None:
-    """Nobody can take it from its holder, and nobody can tell what became of it."""
+def test_request_with_deleted_row_ends_when_its_worker_is_lost(kind: Any) -> None:
+    """No engine can take over the request, and its result is unknown."""
     world = World()
     engine, (worker,) = world.begun(offer=[One, Two])
     atom = world.new_atom(kind, 40.0)
@@ -241,13 +241,15 @@ def test_request_whose_row_vanished_ends_when_its_worker_is_lost(kind: Any) -> N
     world.pass_time(100.0)
     if kind is One:
         assert atom.outcome.check(exc.WorkerLost)
-    world.judge.reopened[atom.request_id] += 1  # what is not there any more cannot be taken
+    world.judge.reopened[atom.request_id] += 1  # a deleted row cannot be reopened
     world.heal()
     assert atom.state == "ENDED"
 
 
-def test_broker_that_was_killed_gives_what_waited_as_if_for_the_second_time() -> None:
-    """Nobody had begun it, so it is sent again, and run once, although it must not run twice."""
+def test_unstarted_requests_run_once_after_broker_restart() -> None:
+    """The broker marks them as redelivered, but no worker had started them.  They are not
+    idempotent.
+    """
     world = World(ledger=False)
     engine, _ = world.begun()
     atoms = [world.new_atom(One, 1.0) for _ in range(3)]
@@ -261,7 +263,7 @@ def test_broker_that_was_killed_gives_what_waited_as_if_for_the_second_time() ->
     world.heal()
 
 
-def test_what_was_not_confirmed_is_found_to_be_lost_although_nobody_is_ever_idle() -> None:
+def test_unconfirmed_lost_request_is_resent_while_workers_are_busy() -> None:
     world = World(ledger=False)
     engine, other = world.new_engine(), world.new_engine()
     engine.begin()
@@ -282,8 +284,8 @@ def test_what_was_not_confirmed_is_found_to_be_lost_although_nobody_is_ever_idle
     world.heal()
 
 
-def test_copy_that_was_held_up_is_left_alone_by_who_never_saw_another() -> None:
-    """Without a ledger; it lay where no question could reach it."""
+def test_delayed_old_copy_is_not_run_by_another_worker() -> None:
+    """Without a ledger: the copy was in a place that no query reached."""
     world = World(broker="amqp", ledger=False)
     engine, workers = world.begun(2)
     atom = world.new_atom(One, 1.0)
@@ -303,9 +305,9 @@ def test_copy_that_was_held_up_is_left_alone_by_who_never_saw_another() -> None:
     world.heal()
 
 
-def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
-    """While a broker is away that is the ledger, too, nothing is stored, but whoever holds the row
-    lives; and somebody goes on with the flow, who has only the ledger to ask.
+def test_worker_that_cannot_store_result_is_not_lost() -> None:
+    """While a broker that is also the ledger is down, the worker cannot store the result.  The
+    resuming engine has only the ledger to read.
     """
     world = World(Setting("folder"))
     engine, (worker,) = world.begun()
@@ -323,7 +325,7 @@ def test_worker_that_cannot_tell_what_came_of_a_task_is_not_lost() -> None:
     world.heal()
 
 
-def test_what_was_stored_while_the_broker_was_away_is_found_in_the_ledger() -> None:
+def test_resuming_engine_reads_result_from_ledger_while_broker_is_down() -> None:
     world = World()
     engine, (worker,) = world.begun()
     atom = world.new_atom(One, 5.0)
@@ -337,14 +339,14 @@ def test_what_was_stored_while_the_broker_was_away_is_found_in_the_ledger() -> N
     world.heal()
 
 
-def test_tasks_that_kill_their_workers_one_after_another_come_to_an_end() -> None:
-    """There are many of them, and few are in the broker at a time."""
+def test_tasks_that_kill_their_workers_end() -> None:
+    """There are many tasks, and the broker contains few at a time."""
     world = World(broker="kombu", timeout=None, capacity=2)
     world.play(["submit 1262", "submit 2046", "submit 3230", "submit 527", "submit 2085"])
 
 
-def test_who_died_before_an_engine_knew_of_him_is_not_counted_by_it() -> None:
-    """Another engine knew him, and lost him."""
+def test_engine_does_not_count_worker_that_died_before_its_discovery() -> None:
+    """Another engine discovered and lost the worker."""
     world = World(ledger=False, timeout=None, capacity=2)
     world.play([
         "submit 1", "submit 2990", "worker 38", "deliver 0", "freeze_worker 0", "pass 0",
@@ -352,13 +354,13 @@ def test_who_died_before_an_engine_knew_of_him_is_not_counted_by_it() -> None:
     ])  # fmt: skip
 
 
-def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
-    """What is claimed while it is taken tells that its holder lives, in the same step."""
+def test_worker_that_claims_after_long_idle_time_is_alive() -> None:
+    """A claim at the receipt of a request also renews the heartbeat of its owner."""
     world = World(claiming=True)
     engine, (worker,) = world.begun()
     world.new_flow(engine, [world.new_atom(One, 0.1)])
     world.pass_time(1.0)
-    world.pass_time(100.0)  # nothing to hold, nothing to tell the ledger
+    world.pass_time(100.0)  # the worker has no request and writes no heartbeat
     atom = world.new_atom(One, 10.0)
     flow = world.new_flow(engine, [atom])
     world.pass_time(0.01)
@@ -370,7 +372,7 @@ def test_who_takes_a_request_after_a_long_sleep_is_not_silent() -> None:
     world.heal()
 
 
-def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
+def test_repeated_running_reply_is_counted_as_duplicate() -> None:
     world = World(broker="amqp")
     engine, _ = world.begun()
     world.new_flow(engine, [world.new_atom(One, 5.0)])
@@ -384,7 +386,7 @@ def test_beginning_that_is_told_twice_is_counted_as_a_duplicate() -> None:
     world.heal()
 
 
-def test_request_that_its_worker_names_in_each_beat_is_not_looked_up() -> None:
+def test_row_of_request_named_in_heartbeats_is_not_read() -> None:
     world = World(broker="amqp")
     engine, _ = world.begun()
     atom = world.new_atom(One, 100.0)
@@ -399,8 +401,8 @@ def test_request_that_its_worker_names_in_each_beat_is_not_looked_up() -> None:
     world.heal()
 
 
-def test_engine_that_lost_its_flow_may_look_for_a_row_that_its_heir_removed() -> None:
-    """It stands still, and finds that there is none: that is no matter of time alone."""
+def test_engine_that_lost_its_flow_may_look_up_a_deleted_row() -> None:
+    """The engine is frozen and finds no row: this must not end the request by time alone."""
     world = World(
         broker="amqp", ledger=True, timeout=None, capacity=2,
         on_worker_lost="resend", claiming=True, lossy=True,

@@ -1,4 +1,4 @@
-"""How many random examples tests try: some always, and many in `tools/test --all`."""
+"""Number of random examples that tests try: a few by default, many with `tools/test --all`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def amount(usual: int, thorough: int, variable: str = "") -> int:
-    """As many as are tried usually, or with `WBENGINE_THOROUGH`; or as `variable` says."""
+    """Return `usual`, `thorough` if `WBENGINE_THOROUGH` is set, or the value of `variable`."""
     given = os.environ.get(variable) if variable else None
     if given:
         return int(given)

@@ -1,4 +1,4 @@
-"""Tasks that write down each of their runs, with the number under which it was asked for."""
+"""Tasks that record each of their runs with the id and the epoch of its request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Audited(task.Task):
 
     def execute(self, folder: str, value: int, nap: float = 0.0) -> int:
         line = f"{self.name} {self.request.id} {self.request.epoch}\n"
-        # One write of a file opened to append: lines do not mix, and outlive the process.
+        # A single write to a file opened with O_APPEND: lines do not mix and survive the process.
         file = os.open(f"{folder}/runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, line.encode())
         os.close(file)
@@ -35,14 +35,14 @@ class Again(Audited):
 
 
 class Large(Once):
-    """Its result takes a hundred kilobytes."""
+    """Returns a result of a hundred kilobytes."""
 
     def execute(self, folder: str, value: int) -> str:  # type: ignore[override]
         return str(super().execute(folder, value)) * 100_000
 
 
 class Busy(Once):
-    """Computes for `nap` seconds, and never waits."""
+    """Computes for `nap` seconds without sleeping."""
 
     def execute(self, folder: str, value: int, nap: float = 0.0) -> int:
         end = time.monotonic() + nap
@@ -52,7 +52,7 @@ class Busy(Once):
 
 
 def runs(folder: Path, task: str) -> list[tuple[str, int]]:
-    """The runs of a task, in order: of which request, and under which number."""
+    """Return the request id and the epoch of each run of a task, in order."""
     path = folder / "runs"
     lines = path.read_text().splitlines() if path.exists() else []
     found = [line.split() for line in lines]

@@ -1,5 +1,7 @@
-"""An engine in this process and a worker in another, each behind a proxy of its own to the broker
-(and to the ledger), which are struck when one of the two comes to a crash point.
+"""Faults on the connections of an engine in this process and of a worker in another process.
+
+Each has its own proxy to the broker (and to the ledger). A fault begins when one of the two reaches
+a crash point.
 
     with broker_faults.stage(MEDIA["redis"], folder, brokers) as stage:
         end = stage.run(Strike("worker", "worker.after-finish", Fault("cut")))
@@ -30,21 +32,21 @@ from wbengine.patterns import unordered_flow
 
 Side = Literal["engine", "worker"]
 
-#: Seconds for which what is said is lost, before the connection is cut.
+#: Seconds during which bytes are lost before the connection is cut.
 LOSS = 1.0
-#: Seconds by which what is said is late: a client of a Redis has given up by then (after 5 s).
+#: Seconds by which bytes are delayed: longer than the timeout of a Redis client (5 s).
 LATE = 7.0
 
 
 @dataclass(frozen=True)
 class Medium:
-    """What carries requests, and what keeps their rows."""
+    """The broker that carries requests, and the ledger that contains their rows."""
 
     name: str
     broker: Literal["redis", "rabbitmq"]
-    #: Besides the broker's own.
+    #: A ledger that is separate from the broker.
     ledger: Literal["", "sqlite", "redis"] = ""
-    #: Whether the connections to the ledger are struck, rather than those to the broker.
+    #: Whether the fault affects the connections to the ledger instead of those to the broker.
     strikes_ledger: bool = False
 
     @property
@@ -57,7 +59,7 @@ class Medium:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to all connections of one side."""
+    """A fault on all connections of one side."""
 
     kind: Literal["cut", "lose", "delay"]
     direction: tcp_proxy.Direction = "to-server"
@@ -73,7 +75,7 @@ class Fault:
 
     @property
     def lasts(self) -> float:
-        """Seconds, if the flow does not end before."""
+        """Return the duration in seconds, if the flow does not end earlier."""
         return {"cut": 0.0, "lose": LOSS, "delay": LATE}[self.kind]
 
     def end(self, proxies: Sequence[tcp_proxy.Proxy]) -> None:
@@ -89,7 +91,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault on the connections of one side, as it comes to a crash point."""
+    """A fault on the connections of one side when it reaches a crash point."""
 
     side: Side
     point: str
@@ -101,22 +103,22 @@ class Strike:
 
 @dataclass
 class End:
-    """What became of a flow."""
+    """The result of a flow."""
 
-    #: What it provides, if it succeeded.
+    #: Provided values of a successful flow.
     results: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    #: Seconds after the fault was over.
+    #: Seconds from the end of the fault to the end of the flow.
     took: float = 0.0
-    #: Of which request each task was run, and under which number.
+    #: Request id and epoch of each run of the two tasks.
     once: list[tuple[str, int]] = field(default_factory=list)
     again: list[tuple[str, int]] = field(default_factory=list)
-    #: The names of the points that each side came to.
+    #: Names of the crash points that each side passed.
     passed: dict[Side, list[str]] = field(default_factory=dict)
 
 
 class Stage:
-    """One engine's executor and one worker; flows run one after the other."""
+    """One executor of an engine and one worker, which run flows one after the other."""
 
     def __init__(
         self,
@@ -136,14 +138,14 @@ class Stage:
         self._strike: Strike | None = None
         self._struck = threading.Event()
         worker.stopped = lambda: self._come("worker")
-        #: The connections of each side when all was used once.
+        #: Number of connections of each side after everything was used once.
         self.usual: dict[Side, int] = {}
 
     def run(self, strike: Strike | None = None, nap: float = 0.0, within: float = 60.0) -> End:
-        """Run a flow of two independent tasks, and see the fault through.
+        """Run a flow of two independent tasks with a fault.
 
         :param within: seconds after the fault within which the flow must end.
-        :raises TimeoutError: it did not, or neither side came to that point.
+        :raises TimeoutError: if the flow did not end in time, or the side did not reach the point.
         """
         self._number += 1
         folder = self._folder / f"flow-{self._number}"
@@ -172,7 +174,7 @@ class Stage:
         return end
 
     def connections(self) -> dict[Side, int]:
-        """How many each side has to brokers and ledgers."""
+        """Return the number of connections of each side to brokers and ledgers."""
         return {
             side: sum(proxy.connections() for proxy in proxies)
             for side, proxies in self._proxies.items()
@@ -180,21 +182,24 @@ class Stage:
 
     @property
     def spare(self) -> int:
-        """How many more a side has than when all was used once."""
+        """Return how many connections a side has in addition to `usual`."""
         return max(count - self.usual[side] for side, count in self.connections().items())
 
     def _see_through(self, strike: Strike | None, flow: threading.Thread) -> None:
         if strike is None:
             return
         proxies = self._hurt(strike.side)
-        # The point may be one that comes after the end of the flow.
+        # The crash point can follow the end of the flow.
         if not self._struck.wait(60):
             raise TimeoutError(f"{strike.side} did not come to {strike.point}")
         flow.join(strike.fault.lasts)
         strike.fault.end(proxies)
 
     def _hurt(self, side: Side) -> list[tcp_proxy.Proxy]:
-        """The proxies that faults strike: the last one is the ledger's, where it has one."""
+        """Return the proxies that the fault affects. The last one belongs to the ledger, if there
+        is
+        one.
+        """
         proxies = self._proxies[side]
         return proxies[1:] if self.medium.strikes_ledger else proxies[:1]
 
@@ -216,7 +221,7 @@ class Stage:
 
 
 class _Worker:
-    """A process; see `pointed_worker`."""
+    """A worker process; see `pointed_worker`."""
 
     def __init__(self, log: Path, arguments: Sequence[str]) -> None:
         self.log = log
@@ -244,7 +249,7 @@ class _Worker:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def end(self) -> int:
-        """Ask it to end; its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.terminate()
         try:
             return self.process.wait(60)
@@ -272,8 +277,9 @@ class _Worker:
 
 @contextlib.contextmanager
 def stage(medium: Medium, folder: Path, servers: Brokers) -> Iterator[Stage]:
-    """Where both know each other already; in the end nothing may be left of them: connections,
-    threads, or words of errors in the worker's log.
+    """Yield a stage whose engine has discovered the worker. Check that nothing remains at the end:
+    no
+    connections, no threads, and no errors in the worker's log.
     """
     before = set(threading.enumerate())
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A real browser for tests: the fixture `browser`."""
+"""The fixture `browser`: a real browser for tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tools import _servers
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-#: Milliseconds that a page, or what is expected of it, is waited for: it only bounds a failure.
+#: Timeout in milliseconds for pages and expectations. It only limits failures.
 PATIENCE = 60_000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The Chromium of the system.
+    """Yield the Chromium of the system.
 
-    One for each module: what drives it has an event loop in this thread for as long as it lives.
+    Each module has its own, because the driver has an event loop in this thread while it exists.
     """
     program = _servers.find("browser")
     if program is None:

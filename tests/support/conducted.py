@@ -2,8 +2,8 @@
 
     python -m tests.support.conducted URI FOLDER CLAIM_SECONDS [BOARD]
 
-conducts jobs of the board in that database, or of another BOARD, until it is killed, and notes in
-FOLDER/consumed which.
+The program runs the jobs of the board in that database, or of another BOARD, until it is killed. It
+records the jobs in FOLDER/consumed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from wbengine.jobs import base as jobs
 from wbengine.patterns import linear_flow
 from wbengine.persistence import backends, base, models
 
-#: What tasks of this process wait for, and tell, by name.
+#: Events by name: tasks of this process wait for a gate, and set an event when they begin.
 GATES: dict[str, threading.Event] = {}
 BEGUN: dict[str, threading.Event] = {}
-#: What ends a flow once, by where: in its 'task', or its 'factory'.
+#: Exceptions that end a flow once, by place: in its 'task', or in its 'factory'.
 RAISED_ONCE: dict[str, BaseException] = {}
 
 
 class Noted(task.Task):
-    """Notes that it ran."""
+    """Records that it ran."""
 
     def execute(self, folder: str, mark: str) -> None:
         note(folder, f"{mark} {self.name}")
@@ -42,7 +42,7 @@ class Noted(task.Task):
 
 
 class Gated(Noted):
-    """Says that it began, and goes on when it is let."""
+    """Reports that it began, and waits for its gate."""
 
     def execute(self, folder: str, mark: str) -> None:
         super().execute(folder, mark)
@@ -63,7 +63,7 @@ class Failing(Noted):
 
 
 def note(folder: str, line: str, name: str = "notes") -> None:
-    """Add a line to a file; in one write, so that it outlives the process."""
+    """Append a line to a file. A single write survives the end of the process."""
     file = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{line}\n".encode())
     os.close(file)
@@ -75,8 +75,10 @@ def notes(folder: Path, name: str = "notes") -> list[str]:
 
 
 def check_runs(folder: Path, flows: int) -> None:
-    """So many `audited` flows ran, and no task again when another had begun after it: a task begins
-    when what the one before it gave is saved.
+    """Check that this many `audited` flows ran, each in order.
+
+    A task begins after the result of its predecessor is saved. So no task runs again after a later
+    one began.
     """
     runs: dict[str, list[int]] = {}
     for line in notes(folder, "runs"):
@@ -103,7 +105,7 @@ GREETING = greeting()
 
 @contextlib.contextmanager
 def running(conductor: Any) -> Iterator[None]:
-    """Let a conductor, or what `wbengine serve` runs, run in a thread, and stop it."""
+    """Run a conductor, or the service of `wbengine serve`, in a thread, and stop it at the end."""
     thread = threading.Thread(target=conductor.run, daemon=True)
     thread.start()
     try:
@@ -133,7 +135,7 @@ def raise_once(where: str) -> None:
 
 
 def slowly_made() -> Any:
-    """Waits as a `Gated` task does, where there is a gate 'factory'."""
+    """Wait like a `Gated` task if there is a gate 'factory'."""
     if "factory" in GATES:
         BEGUN["factory"].set()
         assert GATES["factory"].wait(60)
@@ -149,7 +151,7 @@ def gated_failing() -> Any:
 
 
 def audited(mark: str) -> Any:
-    """Four tasks, one after the other, each named after the flow."""
+    """Return a flow of four sequential tasks whose names contain the name of the flow."""
     return linear_flow.Flow("audited").add(
         *(audited_tasks.Again(f"{mark}/{number}", provides=f"v{number}") for number in range(4))
     )
@@ -164,7 +166,7 @@ def post(
     priority: str = "normal",
     more: dict[str, Any] | None = None,
 ) -> tuple[jobs.Job, str]:
-    """Keep a flow, and post its job; also the flow's uuid."""
+    """Store a flow and post its job. Return the job and the uuid of the flow."""
     book = models.LogBook("book")
     engine = engines.load_from_factory(factory, args, inputs=inputs, book=book, backend=store)
     uuid = engine.storage.flow_uuid

@@ -1,4 +1,4 @@
-"""Disks that are soon full."""
+"""Small disks that fill quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(path: Path, size: str) -> Iterator[Path]:
-    """A file system of so many bytes (`512k`, `1m`) at `path`, which is made; only root has one."""
+    """Mount a file system of `size` bytes (`512k`, `1m`) at the new folder `path`. This requires
+    root.
+    """
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:

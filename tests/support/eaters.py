@@ -1,7 +1,7 @@
-"""A server that does what it is asked, and whose answer is lost.
+"""A server that executes a request, and whose answer is lost.
 
-with contextlib.closing(Eater(server.port)) as eater:
-    eater.eat = b"some bytes of the request"
+    with contextlib.closing(Eater(server.port)) as eater:
+        eater.eat = b"some bytes of the request"
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 
 
 class Eater:
-    """Between a client and a server: on demand, it eats one answer, and ends the connection."""
+    """A relay between a client and a server that can drop one answer and close the connection."""
 
     def __init__(self, port: int) -> None:
         self._server = port
@@ -37,7 +37,7 @@ class Eater:
         with near:
             try:
                 far = socket.create_connection(("127.0.0.1", self._server))
-            except OSError:  # it is away
+            except OSError:  # the server does not run
                 return
             with far:
                 self._move(near, far)

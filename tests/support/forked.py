@@ -1,4 +1,4 @@
-"""A process that another one forked for a test: it is nobody's child here."""
+"""A process that another process forked, and that is not a child of the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support import workers
 
 
 class Forked:
-    """Known by its id, and by the file that it writes to."""
+    """A process, given by its id and its log file."""
 
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
@@ -27,7 +27,7 @@ class Forked:
 
     @property
     def text(self) -> str:
-        """What it wrote."""
+        """Return the content of the log."""
         if not self._log.exists():
             return ""
         return self._log.read_text(encoding="utf-8", errors="replace")
@@ -37,6 +37,6 @@ class Forked:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it by SIGKILL; returns when it is gone."""
+        """Kill the process by SIGKILL and wait for its end."""
         self.signal(signal.SIGKILL)
         workers.until(lambda: not self.lives)

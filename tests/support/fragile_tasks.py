@@ -1,4 +1,4 @@
-"""Tasks that kill or stop the worker they run on, with their runs in a file that outlives it."""
+"""Tasks that kill or stop their worker. They record their runs in a file that survives it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Killer", "Mortal", "Once", "Reader", "Sleeper", "Undone", "Venom", "
 
 
 class Killer(task.Task):
-    """Kills every worker that runs it, until it is mended."""
+    """Kills each worker that runs it, until the file `mended` exists."""
 
     idempotent = True
 
@@ -29,7 +29,7 @@ class Killer(task.Task):
 @codec.allow
 @dataclasses.dataclass(frozen=True)
 class Venom:
-    """Kills every process but one that puts it into a set."""
+    """Kills each process that hashes it, except one."""
 
     folder: str
     spared: int
@@ -42,16 +42,16 @@ class Venom:
 
 
 class Reader(task.Task):
-    """Kills nobody; reading its argument may."""
+    """Does nothing; the decoding of its argument can kill the worker."""
 
     idempotent = True
 
     def execute(self, venom: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Mortal(task.Task):
-    """Kills the first worker that runs it, and does no harm to the others."""
+    """Kills the first worker that runs it, and no other."""
 
     idempotent = True
 
@@ -66,13 +66,13 @@ class Mortal(task.Task):
 
 
 class Once(Mortal):
-    """The same, and nobody may run it a second time."""
+    """A `Mortal` that is not idempotent."""
 
     idempotent = False
 
 
 class Undone(task.Task):
-    """Its first reversion kills the worker; then comes a failure that reverts it."""
+    """Its first reversion kills the worker. A later failure in the flow reverts it."""
 
     idempotent = True
 
@@ -89,7 +89,7 @@ class Undone(task.Task):
 
 
 class Sleeper(task.Task):
-    """The first worker that runs it is stopped in the midst of it, and goes on when it is woken."""
+    """Stops the first worker that runs it in the middle of the task, until SIGCONT."""
 
     idempotent = True
 

@@ -1,5 +1,7 @@
-"""A fresh interpreter for tests: a function is called in it (it has no threads, so it may fork), or
-a program runs in it for as long as a test looks on."""
+"""A new Python interpreter for a test: it calls one function, or runs a program during a block.
+
+The interpreter has no threads, so its code may fork.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ print(json.dumps(getattr(importlib.import_module(module), function)(*arguments))
 
 
 def call(module: str, function: str, *arguments: Any) -> Any:
-    """What a function returned; arguments and results are what JSON can say."""
+    """Return the result of a function. Arguments and result are JSON values."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _PROGRAM],
         input=json.dumps([module, function, arguments]),
@@ -36,7 +38,7 @@ def call(module: str, function: str, *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """What Python does with these arguments; whatever becomes of the test, it has ended then."""
+    """Run Python with these arguments, and kill it at the end of the block if it still runs."""
     with subprocess.Popen([sys.executable, *arguments], **options) as made:
         try:
             yield made
@@ -46,5 +48,5 @@ def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
 
 
 def imported(emit: Any) -> set[str]:
-    """What is imported in the process of a pool that this is called in."""
+    """Return the modules that are imported in the process that calls this."""
     return set(sys.modules)

@@ -1,4 +1,4 @@
-"""An executor whose tasks run when the test says so."""
+"""An executor that runs tasks when a test releases them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from wbengine import invocation
 
 
 class HeldTasks(invocation.TaskExecutor):
-    """Runs tasks when they are released, or at once if it is not `held`; writes down in `log` what
-    it is asked.
-    """
+    """Runs tasks at once, or on release if it is `held`. It records its calls in `log`."""
 
     in_process = True
 
@@ -22,7 +20,7 @@ class HeldTasks(invocation.TaskExecutor):
         self.waiting: list[tuple[invocation.Invocation, invocation.Done]] = []
         self.came = threading.Event()
         self.seen: list[invocation.Invocation] = []
-        #: How many came together, each time.
+        #: Number of calls in each batch.
         self.batches: list[int] = []
 
     @property
@@ -44,7 +42,7 @@ class HeldTasks(invocation.TaskExecutor):
         self.batches.append(len(self.seen) - before)
 
     def release(self, name: str | None = None) -> None:
-        """Run what waits under this name, or else what came first."""
+        """Run the waiting task with this name, or else the oldest one."""
         call, done = self.waiting.pop(0 if name is None else self.names.index(name))
         done(call, invocation.invoke(call))
 

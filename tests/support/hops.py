@@ -1,5 +1,7 @@
-"""The files of the package that a task enters: those with a function that is called between
-`engines.load` and the end of the run, in any thread, on both sides of the wire.
+"""The files of the package that a task passes through.
+
+These are the files with a function that is called between `engines.load` and the end of the run, in
+any thread, in the engine and in the worker.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ __all__ = ["Step", "entered"]
 
 ROOT = f"{Path(wbengine.__file__).parent}/"
 
-#: What follows the answer of the first task has happened when the last one ends.
+#: With three tasks, the processing of the first reply is finished before the last task ends.
 STEPS = 3
-#: Seconds of a task: its worker tells that it runs, and both sides wait for what comes next.
+#: Duration of a task: long enough for RUNNING to be sent, and for both sides to become idle.
 SECONDS = 0.05
 
 
 class Step(task.Task):
-    """Takes a number, a moment, and returns the next number."""
+    """Receives a number and returns the next one after a short time."""
 
     def execute(self, number: int) -> int:
         time.sleep(SECONDS)
@@ -36,7 +38,7 @@ class Step(task.Task):
 
 
 class Trace:
-    """Notes the files whose functions are called, but for what is called by an import."""
+    """A profile function that records the files of called functions, except calls by imports."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -55,7 +57,7 @@ class Trace:
 
     @property
     def _imports(self) -> int:
-        """How many imports this thread is in."""
+        """Return the nesting depth of imports in this thread."""
         return getattr(self._thread, "imports", 0)
 
     @_imports.setter
@@ -64,7 +66,7 @@ class Trace:
 
 
 def entered(engine: str, url: str | None, options: dict[str, Any]) -> list[str]:
-    """The files, in a process that has done nothing before; `url` is that of a broker, if any."""
+    """Return the files. The process must be new; `url` is the URL of a broker, if one is used."""
     trace = Trace()
     flow = linear_flow.Flow("f").add(
         *(Step(f"step {n}", provides=f"n{n + 1}", rebind={"number": f"n{n}"}) for n in range(STEPS))

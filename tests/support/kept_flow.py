@@ -1,4 +1,4 @@
-"""A flow that is made by a factory, for processes that go on with what others left."""
+"""A flow with a factory, for processes that resume flows of other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Add(task.Task):
 
 
 class Dies(task.Task):
-    """Leaves a line, and ends the process unless there is a file `go`."""
+    """Appends a line to a log, and ends the process unless a file `go` exists."""
 
     default_provides = "end"
 

@@ -17,7 +17,7 @@ LOG.setLevel(logging.INFO)
 
 
 class Talker(task.Task):
-    """Executing and reverting, each says a line; it hears of a secret."""
+    """Logs a line with a secret when executed, and a line when reverted."""
 
     def execute(self, password: str) -> str:
         LOG.info("%s works with %s", self.name, password)
@@ -66,7 +66,7 @@ class Hanging(task.Task):
 
 
 class Holding(task.Task):
-    """Keeps the database from being written while it logs; says how long that took at most."""
+    """Locks the database against writes while it logs, and logs how long a call took at most."""
 
     def execute(self, path: str) -> None:
         longest = 0.0

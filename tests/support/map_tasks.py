@@ -1,4 +1,4 @@
-"""Inner tasks of Maps; the module imports no flow, as a worker's tasks need not."""
+"""Inner tasks of Maps. Like tasks of workers, the module imports no flow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Square(task.Task):
 
 
 class Scale(task.Task):
-    """Takes something besides the item, and something it can do without."""
+    """Has a required and an optional argument in addition to the item."""
 
     def execute(self, item: int, factor: int, offset: int = 0) -> int:
         return item * factor + offset
@@ -40,7 +40,9 @@ class Odd(task.Task):
 
 
 class Touch(task.Task):
-    """Leaves a line in a folder for all that happens to it, the same from wherever it runs."""
+    """Appends a line to a file for each execution and reversion; the lines do not depend on the
+    place.
+    """
 
     def execute(self, item: int, folder: str, bad: int = -1) -> int:
         note(folder, f"+{item}")
@@ -57,7 +59,7 @@ class Touch(task.Task):
 
 
 class Gate(task.Task):
-    """Waits until the test lets it go on."""
+    """Waits until the test creates a file."""
 
     def execute(self, item: int, folder: str) -> int:
         note(folder, f"+{item}")
@@ -67,7 +69,7 @@ class Gate(task.Task):
 
 
 class Count(task.Task):
-    """Returns how many of its kind ran at the same time, in this process."""
+    """Returns how many instances ran at the same time in this process."""
 
     running = 0
     lock = threading.Lock()
@@ -90,7 +92,7 @@ class Tell(task.Task):
 
 
 class Grow(task.Task):
-    """One item more each turn."""
+    """Returns a list with one more item in each attempt."""
 
     def execute(self, turn: int) -> list[int]:
         return list(range(2 + turn))
@@ -107,7 +109,7 @@ class CountFailures(task.Task):
 
 
 class Flaky(task.Task):
-    """Item 2 fails the first time."""
+    """Item 2 fails in the first attempt."""
 
     def execute(self, item: int, turn: int) -> tuple[int, int]:
         if item == 2 and turn == 1:

@@ -1,4 +1,4 @@
-"""A message of a broker, and what was done to it."""
+"""A test double for messages of a broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Message:
-    """What the dispatcher needs of a kombu message; notes what is done with it, in order."""
+    """The part of a kombu message that the dispatcher uses. It records its calls in order."""
 
     delivery_tag = "tag-1"
 
@@ -17,7 +17,7 @@ class Message:
         self.channel = self
 
     def ack_many(self, messages: Iterable[Message]) -> None:
-        """As its channel does."""
+        """Acknowledge messages, as the channel does."""
         for message in messages:
             message.ack()
 

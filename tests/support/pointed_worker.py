@@ -1,11 +1,11 @@
-"""A worker whose test hears that it comes to a crash point, and holds it there.
+"""A worker that reports to a test when it reaches a crash point, and waits there.
 
     python -m tests.support.pointed_worker FD [arguments of wbengine.worker]
 
-FD is a socket on which both sides speak lines.  `stop POINT` has the worker stop the next time that
-it comes to this point: it says `at POINT`, and goes on after `go`.  `list` is answered by the names
-of the points that it came to since the last time it was asked.  Each of the test's lines but `go`
-is answered by one line.
+FD is a socket; both sides send lines. After `stop POINT`, the worker stops the next time that it
+reaches this point: it sends `at POINT`, and continues after `go`. The answer to `list` contains the
+names of the points that were reached since the last `list`. Each line of the test except `go` has
+an answer of one line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The crash points that a process comes to."""
+"""The crash points that a process reaches."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from wbengine import _crash
 
 
 class Points:
-    """Calls `stopped(point)` once, the next time that the process comes to the point asked for, in
-    the thread that comes there; which waits until the call returns.
+    """Calls `stopped(point)` once, the next time that the process reaches the requested point.
+
+    The call happens in the thread that reaches it, which waits until the call returns.
     """
 
     def __init__(self, stopped: Callable[[str], None]) -> None:
@@ -30,7 +31,7 @@ class Points:
             self._wanted = point
 
     def passed(self) -> list[str]:
-        """Those that it came to since this was last called."""
+        """Return the points that were reached since the last call."""
         with self._lock:
             found, self._passed = self._passed, set()
         return sorted(found)

@@ -1,4 +1,4 @@
-"""A script that somebody takes for a module of tasks."""
+"""A script that exits when it is imported as a module of tasks."""
 
 import sys
 

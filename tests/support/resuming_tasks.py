@@ -1,5 +1,5 @@
-"""Tasks whose runs are counted, and held up until a test lets them go; flows of them; and an engine
-in a process of its own that is made to die.
+"""Tasks whose runs are recorded and that wait for gates, flows of them, and an engine in another
+process that kills itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOOK = "book"
 
 
 def note(folder: str, what: str) -> None:
-    """A run, in a file that outlives everybody; one write, so that lines do not mix."""
+    """Record a run in a file that survives all processes. A single write keeps lines apart."""
     descriptor = os.open(f"{folder}/runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{what}\n".encode())
     os.close(descriptor)
@@ -36,7 +36,7 @@ def wait_at(folder: str, gate: str) -> None:
 
 
 class Gated(task.Task):
-    """Runs until its gate is open; there is one for each action."""
+    """Runs until its gate is open; each action has its own gate."""
 
     default_provides = "gated"
 
@@ -75,7 +75,7 @@ class Item(task.Task):
 
 
 class Spoiler(task.Task):
-    """The first item fails when all have begun; the others run on."""
+    """The first item fails when all items have begun; the others continue."""
 
     def execute(self, item: int, folder: str) -> None:
         note(folder, f"item-{item}")
@@ -122,7 +122,7 @@ def backend_in(folder: Path) -> Any:
 
 
 def engine_of(flow: str, folder: Path, **options: Any) -> Any:
-    """A new engine on what is stored, or on a new flow."""
+    """Return a new engine for the stored flow, or for a new flow if the store is empty."""
     backend = backend_in(folder)
     connection = backend.get_connection()
     details = [detail for book in connection.get_logbooks() for detail in book]
@@ -144,7 +144,7 @@ def engine_of(flow: str, folder: Path, **options: Any) -> Any:
 
 
 def dies_at(point: str, hit: int) -> None:
-    """Let this process die as it comes to a place the `hit`-th time."""
+    """Kill this process when it reaches a crash point for the `hit`-th time."""
     left = hit
 
     def count(name: str) -> None:
@@ -167,7 +167,7 @@ def main(flow: str, folder: str, point: str, hit: str, *options: str) -> None:
 
 
 if __name__ == "__main__":
-    # Workers know the tasks by this name.
+    # Workers find the tasks under this module name.
     from tests.support import resuming_tasks
 
     resuming_tasks.main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Tasks that tests run on workers; the module imports no flow, as a worker's tasks need not."""
+"""Tasks that tests run on workers. Like tasks of workers, the module imports no flow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progressing(task.Task):
 
 
 class WriteFile(task.Task):
-    """Leaves a file, and takes it away again."""
+    """Writes a file when executed and deletes it when reverted."""
 
     default_provides = "written"
 
@@ -62,7 +62,7 @@ class WriteFile(task.Task):
 
 
 class Appends(task.Task):
-    """Adds a line to a file for each time it is executed and reverted."""
+    """Appends a line to a file for each execution and reversion."""
 
     def execute(self, path: str) -> str:
         append(path, f"+{self.name}")
@@ -99,7 +99,7 @@ class Die(task.Task):
 
 
 class WaitFor(task.Task):
-    """Says that it runs, then waits until a file is there."""
+    """Writes a file when it starts, and waits until another file exists."""
 
     default_provides = "waited"
 
@@ -111,7 +111,8 @@ class WaitFor(task.Task):
 
 
 def meeting(folder: Path) -> tuple[WaitFor, WaitFor]:
-    """Two that run at the same time, or never: on workers with one slot, on two of them."""
+    """Return two tasks that complete only if they run at the same time, for example on two workers.
+    """
     one, other = str(folder / "one"), str(folder / "other")
     return (
         WaitFor("one", provides="one", inject={"started": one, "release": other}),

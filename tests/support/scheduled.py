@@ -1,8 +1,8 @@
-"""A program that serves the schedules of a database by a clock that others set.
+"""A program that serves the schedules of a database with a clock that tests control.
 
     python -m tests.support.scheduled URI FILE
 
-`FILE` says how many seconds the clock is ahead of that of the host.
+`FILE` contains the seconds by which the clock is ahead of the clock of the host.
 """
 
 from __future__ import annotations

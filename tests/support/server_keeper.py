@@ -1,13 +1,14 @@
-"""The keeper of one private server: a process that starts it, and ends it for certain.
+"""The keeper of one private server: a process that starts the server and always ends it.
 
     python -m tests.support.server_keeper PID KIND PROGRAM [SETTING=VALUE ...]
 
-It tells in one line of JSON where the server is, or why there is none.  It ends the server, and
-removes its folder, at SIGTERM, and when the process PID is gone, however that ended.  When PID is
-its parent, it also listens: words on its standard input are done and answered, by a line each:
-`kill` (kill -9), `start` (again, on the same port and data), `pause` and `resume` (SIGSTOP and
-SIGCONT), and of RabbitMQ `alarm` and `calm` (it is short of memory, or is not); the end of that
-input ends the server as well.  Else it is in the background at once.
+The keeper prints one line of JSON with the address of the server, or with the reason why there is
+none. At SIGTERM, and when the process PID ends in any way, it ends the server and deletes its
+folder. If PID is its parent, the keeper executes commands from its standard input, and answers each
+with one line: `kill` (kill -9), `start` (again, on the same port and data), `pause` and `resume`
+(SIGSTOP and SIGCONT), and for RabbitMQ `alarm` and `calm` (set and clear the memory alarm). The end
+of that input ends the server, too. Otherwise the keeper continues in the background.
+
 Standard library only.
 """
 
@@ -28,7 +29,7 @@ from tests.support.server_kinds import KINDS, Keeper, NoServer
 
 
 def _attend(user: int, listens: bool, keeper: Keeper) -> None:
-    """Do what is asked for, until there is no more need for the server, or no server."""
+    """Execute commands until the user process or the server ends."""
     asked = b""
     killed = False
     while True:
@@ -60,7 +61,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 def main(pid: str, kind: str, program: str, *settings: str) -> None:
     user = os.pidfd_open(int(pid))
     listens = int(pid) == os.getppid()
-    if not listens and os.fork():  # it outlives its parent, which waits for no child
+    if not listens and os.fork():  # outlive the parent, which does not wait for children
         os._exit(0)
     os.chdir("/")
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

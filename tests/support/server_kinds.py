@@ -1,4 +1,4 @@
-"""The kinds of private servers: how each is made, started and ended; see `server_keeper`.
+"""The kinds of private servers: how each is created, started and ended; see `server_keeper`.
 
 Standard library only.
 """
@@ -23,8 +23,8 @@ from typing import Any
 
 PATIENCE = 100.0
 ATTEMPTS = 3
-#: Below those from which the system takes the near ends of connections: who tries again and again
-#: to reach a server that is down would at some time be connected to itself, and keep its port.
+#: Ports below the range for outgoing connections. Otherwise a client that retries while its
+#: server is : down could connect to itself and occupy the port.
 PORTS = range(16_384, 32_768)
 
 PR_SET_PDEATHSIG = 1
@@ -35,14 +35,14 @@ class NoServer(Exception):
 
 
 class Keeper:
-    """What is alike for all kinds."""
+    """Common parts of all kinds."""
 
-    #: The server runs as the first of these that there is; only root has to choose.
+    #: The server runs as the first of these users that exists. This applies only to root.
     users: tuple[str, ...]
-    #: What it says when it can be used, and when somebody else has its port.
+    #: Texts in the log when the server is ready, and when another process has its port.
     ready: str
     taken = "in use"
-    #: What makes a server go at once and leave nothing outside its folder.
+    #: Signal that ends the server at once, with nothing left outside its folder.
     ending = signal.SIGKILL
 
     def __init__(self, program: str, folder: Path, settings: Mapping[str, str]) -> None:
@@ -63,20 +63,20 @@ class Keeper:
             self.user = {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
 
     def make(self) -> None:
-        """What is to be done once, before it starts."""
+        """Prepare the data, once before the first start."""
 
     def command(self) -> list[str]:
-        """The server, on `self.port`."""
+        """Return the command of the server on `self.port`."""
         raise NotImplementedError
 
     def more(self) -> dict[str, Any]:
-        """What else is to be told."""
+        """Return additional fields for the answer of `start`."""
         return {}
 
     def start(self) -> dict[str, Any]:
-        """What is to be told."""
+        """Start the server and return its address and version."""
         self.make()
-        for attempt in range(ATTEMPTS):  # somebody else may take the port before the server does
+        for attempt in range(ATTEMPTS):  # another process can take the port before the server does
             self.port = free_port()
             if self.serve():
                 told = {"port": self.port, "password": self.password, "version": self.version()}
@@ -87,7 +87,7 @@ class Keeper:
         raise AssertionError("unreachable")
 
     def do(self, word: str) -> dict[str, Any]:
-        """What is asked for on the standard input; the answer."""
+        """Execute a command of the standard input and return the answer."""
         assert self.server is not None
         if word == "kill":
             self.server.kill()
@@ -96,7 +96,7 @@ class Keeper:
             if self.server.poll() is None:
                 return {"error": "it runs"}
             if not self.serve():
-                self.do("kill")  # it may only be slow: who asks again finds none that runs
+                self.do("kill")  # it can be slow: the next `start` must find no running server
                 return {"error": self.log.read_text(errors="replace")[-2000:]}
         elif word in ("pause", "resume"):
             self.server.send_signal(signal.SIGSTOP if word == "pause" else signal.SIGCONT)
@@ -137,7 +137,7 @@ class Keeper:
         )  # fmt: skip
 
     def serve(self) -> bool:
-        """Whether it started."""
+        """Start the server and return whether it became ready."""
         with open(self.log, "wb") as log:
             self.server = self.run(self.command(), log)
         deadline = time.monotonic() + PATIENCE
@@ -148,7 +148,7 @@ class Keeper:
         return True
 
     def follow(self) -> None:
-        """In the child: end with the keeper, should somebody kill that."""
+        """In the child: end with the keeper if that is killed."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, self.ending)
 
     def version(self) -> str:
@@ -190,7 +190,7 @@ class Mysql(Keeper):
     ready = "ready for connections"
 
     def make(self) -> None:
-        # What `mariadb-install-db` does, without the help texts and the rest that takes long.
+        # The steps of `mariadb-install-db` without help texts and other slow parts.
         scripts = self.bin.parent / "share" / "mysql"
         parts = ["create database mysql;\nuse mysql;\nset @auth_root_socket=null;\n"]
         for name in ("tables", "tables_data"):
@@ -233,7 +233,7 @@ class Mysql(Keeper):
 
 
 class Redis(Keeper):
-    """With a log of what it did, so that a kill loses nothing; settings are its own."""
+    """With an append-only file, so that a kill loses nothing. Settings are those of redis.conf."""
 
     users = ("redis", "nobody")
     ready = "Ready to accept connections"
@@ -248,11 +248,11 @@ class Redis(Keeper):
             "requirepass": self.password,
             "dir": str(self.data),
             "appendonly": "yes",
-            # Told to see to the disk, it puts off writing at all while that is busy.
+            # With fsync enabled, Redis delays all writes while the disk is busy.
             "appendfsync": "no",
             "save": '""',
             "databases": "4096",
-            "set-proc-title": "no",  # who looks for it finds it by its folder
+            "set-proc-title": "no",  # processes are found by their folder
             **self.settings,
         }
         lines = "".join(f"{key} {value}\n" for key, value in settings.items())
@@ -260,10 +260,10 @@ class Redis(Keeper):
 
 
 class Rabbitmq(Keeper):
-    """A node with a cookie and a port mapper of its own; settings are those of rabbitmq.conf.
+    """A node with its own cookie and port mapper. Settings are those of rabbitmq.conf.
 
-    The management plugin makes vhosts, and tells what is in them, in some milliseconds each;
-    `rabbitmqctl` starts an Erlang each time.
+    The management plugin creates and lists vhosts in a few milliseconds; `rabbitmqctl` starts an
+    Erlang for each call.
     """
 
     users = ("rabbitmq", "nobody")
@@ -281,7 +281,7 @@ class Rabbitmq(Keeper):
         if self.mapper is None or self.mapper.poll() is not None or self.pages == 0:
             self.pages, mapped = free_port(), free_port()
             self.environment = self.words(mapped)
-            # Nobody else starts one, which would stay for ever; see ERL_ZFLAGS.
+            # Without this, the node would start a mapper that runs forever; see ERL_ZFLAGS.
             mapper = [shutil.which("epmd") or "epmd", "-port", str(mapped), "-address", "127.0.0.1"]
             self.mapper = self.run(mapper, subprocess.DEVNULL)
         self.write("rabbitmq.conf", self.configuration())
@@ -326,9 +326,9 @@ class Rabbitmq(Keeper):
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
-            # One scheduler: less memory, and its threads do not take the turns of who is tested.
+            # One scheduler needs less memory and less of the CPU time of the tested processes.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 1:1 +SDio 4 +A 4 {near}",
-            # The script becomes the server, and does not stay as its parent.
+            # The script becomes the server instead of its parent.
             "detached": "yes",
         }
 
@@ -356,7 +356,7 @@ class Rabbitmq(Keeper):
 
 
 class Zookeeper(Keeper):
-    """One that stands alone, and keeps what it is told in its folder."""
+    """A standalone server with its data in its folder."""
 
     users = ("zookeeper", "nobody")
     ready = "PrepRequestProcessor (sid:0) started"
@@ -379,7 +379,7 @@ class Zookeeper(Keeper):
         }
         lines = "".join(f"{key}={value}\n" for key, value in settings.items())
         jars = ":".join(f"/usr/share/java/{name}.jar" for name in ("zookeeper", "slf4j-simple"))
-        # Little memory, and soon there.
+        # Options for little memory and a fast start.
         virtual = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         return [self.program, *virtual, "-cp", jars, main, str(self.write("zoo.cfg", lines))]
@@ -391,7 +391,7 @@ class Zookeeper(Keeper):
 
 
 class Etcd(Keeper):
-    """A cluster of one; settings are its options."""
+    """A cluster of one member. Settings are its options."""
 
     users = ("etcd", "nobody")
     ready = "ready to serve client requests"

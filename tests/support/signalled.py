@@ -1,4 +1,4 @@
-"""A flow that waits for a signal, by name: `tests.support.signalled:flow`."""
+"""A flow that waits for a signal: `tests.support.signalled:flow`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flow() -> linear_flow.Flow:
 
 
 class Fails(task.Task):
-    """Fails until it was asked for the second time."""
+    """Fails until its retry controller made a second attempt."""
 
     def execute(self, times: list[int]) -> Any:
         if len(times) < 2:
@@ -29,7 +29,7 @@ class Fails(task.Task):
 
 
 class Delayed(retry.Times):
-    """Waits before it tries once more; gives how often it was asked."""
+    """Waits before the next attempt, and provides a list with one element for each attempt."""
 
     def execute(self, history: Any, *args: Any, **kwargs: Any) -> Any:
         return [*range(len(list(history)) + 1)]
@@ -39,7 +39,7 @@ class Delayed(retry.Times):
 
 
 def waiting(kind: str, timeout: float = 1.0) -> Any:
-    """A flow that waits a second for what is told by `kind`."""
+    """Return a flow that waits in the way that `kind` selects."""
     made = linear_flow.Flow("waiting")
     if kind == "timeout":
         return made.add(task.WaitFor("approved", timeout=timeout, provides="found"))

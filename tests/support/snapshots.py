@@ -1,4 +1,4 @@
-"""What would be left of a flow if its engine died: a backend that remembers each write."""
+"""A backend that records what remains of a flow if its engine dies after any write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wbengine.persistence.backends import memory
 
 
 class Snapshots(memory.MemoryBackend):
-    """Keeps what a process that died right after each write would leave behind."""
+    """Records a copy of the flow after each write."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""An engine in a process of its own that stops itself at a crash point, until it gets SIGCONT.
+"""An engine in another process that stops itself at a crash point until SIGCONT.
 
-python -m tests.support.stopping_engine STORE POINT
+    python -m tests.support.stopping_engine STORE POINT
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Connections that can be broken: a small TCP proxy between who is tested and a server.
+"""A TCP proxy between a client and a server that breaks connections on demand.
 
     with tcp_proxy.threaded(server.port) as proxy: connect("127.0.0.1", proxy.port) ...
 
-What is asked for has happened when the call returns.  Who forks takes `forked`, as a process with
-threads should not fork.
+Each method returns after its effect has happened. Tests that fork use `forked`, because a process
+with threads should not fork.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Literal
 from tests.support.server_kinds import free_port
 
 _CHUNK = 65_536
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing sends RST
-_KEPT = 16 * _CHUNK  # so many bytes are kept of each direction; more stay with the sender
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: closing sends RST
+_KEPT = 16 * _CHUNK  # maximum buffer of each direction; the sender has to wait with more
 
 Direction = Literal["to-server", "to-client"]
 
 
 class Proxy:
-    """What its owner holds; used by one thread at a time."""
+    """The control of a proxy. Not thread-safe."""
 
     def __init__(self, port: int, control: socket.socket) -> None:
         self.port = port
@@ -37,58 +37,62 @@ class Proxy:
         self._said = control.makefile("r")
 
     def stall(self) -> None:
-        """Bytes stay where they are, and nobody is told; new connections are as deaf."""
+        """Stop all traffic without an error, also on new connections."""
         self._ask("stall")
 
     def resume(self) -> None:
-        """After `stall`, `keep`: all that waits goes on, in order; after `slow`: at full speed."""
+        """End `stall` and `keep`: waiting bytes continue in order. End `slow`: full speed."""
         self._ask("resume")
 
     def slow(self, bytes_per_s: int) -> None:
-        """Let at most so many bytes a second pass, in each direction of each connection."""
+        """Limit the rate of each direction of each connection."""
         self._ask(f"slow {bytes_per_s}")
 
     def lose(self, direction: Direction) -> None:
-        """Throw away all that is said in this direction, until the next `cut`."""
+        """Discard all bytes in this direction, until the next `cut`."""
         self._ask(f"lose {direction}")
 
     def keep(self, direction: Direction) -> None:
-        """Take what is said in this direction, and deliver it after `resume`: also to a server
-        whose client has given up and gone meanwhile."""
+        """Buffer all bytes in this direction and deliver them after `resume`, even if the client
+        has
+        timed out and closed its connection.
+        """
         self._ask(f"keep {direction}")
 
     def cut(self) -> int:
-        """Reset all connections, at both ends (RST); how many there were.  Nothing is lost any more
-        after that."""
+        """Reset all connections at both ends (RST) and return their number. This ends `lose`."""
         return self._ask("cut")
 
     def half_close(self) -> int:
-        """Tell who connected that nothing comes any more (FIN), yet go on taking from them."""
+        """Send FIN to all clients, and continue to receive from them."""
         return self._ask("half_close")
 
     def refuse(self) -> None:
-        """Refuse new connections; those that are there stay."""
+        """Refuse new connections. Existing connections stay."""
         self._ask("refuse")
 
     def accept(self) -> None:
-        """After `refuse`: take them again, on the same port."""
+        """End `refuse`: accept connections again, on the same port."""
         self._ask("accept")
 
     def hold(self, word: str) -> None:
-        """What is said next with this word in it stays where it is, with all that follows it there;
-        other connections, and those that come later, are not held."""
+        """Hold the next data that contains this word, and all later data in its direction. Other
+        connections, also new ones, are not held.
+        """
         self._ask(f"hold {word}")
 
     def held(self, word: str) -> int:
-        """How many connections are there that were held for this: also those that were let go."""
+        """Return the number of open connections that were held for this word, including released
+        ones.
+        """
         return self._ask(f"held {word}")
 
     def let_go(self, word: str) -> None:
-        """After `hold`: what waits goes on."""
+        """End `hold`: the waiting data continues."""
         self._ask(f"let_go {word}")
 
     def connections(self) -> int:
-        """How many there are."""
+        """Return the number of connections."""
         return self._ask("count")
 
     def _ask(self, word: str) -> int:
@@ -102,7 +106,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def threaded(target: int) -> Iterator[Proxy]:
-    """A proxy to a port of this machine, in a thread of this process."""
+    """Run a proxy to a local port in a thread of this process."""
     ours, theirs = socket.socketpair()
     server = _Server(target, theirs)
     thread = threading.Thread(target=server.run, name="tcp-proxy")
@@ -117,7 +121,7 @@ def threaded(target: int) -> Iterator[Proxy]:
 
 @contextlib.contextmanager
 def forked(target: int) -> Iterator[Proxy]:
-    """The same in a process of its own, which ends with this one."""
+    """Run a proxy to a local port in a child process, which ends with this one."""
     ours, theirs = socket.socketpair()
     server = _Server(target, theirs)
     pid = os.fork()
@@ -144,15 +148,15 @@ class _Flow:
     def __init__(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         self.source, self.sink, self.direction = source, sink, direction
         self.waiting = b""
-        self.ended = False  # the source says nothing any more
-        self.closed = False  # and the sink knows
+        self.ended = False  # the source has sent FIN
+        self.closed = False  # FIN was forwarded to the sink
         self.credit = 0.0
-        self.word = b""  # what it was held for
+        self.word = b""  # the word for which it was held
         self.held = False
 
 
 class _Pair:
-    """A connection: who connected, and its other end."""
+    """A connection of a client (`near`) and its connection to the server (`far`)."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.near, self.far = near, far
@@ -164,19 +168,19 @@ class _Server:
         self._target = target
         self._control = control
         self._selector = selectors.DefaultSelector()
-        self._pairs: dict[_Pair, None] = {}  # the oldest first
+        self._pairs: dict[_Pair, None] = {}  # oldest first
         self._stalled = False
         self._speed = 0
-        self._lost: set[str] = set()  # the directions in which everything is lost
-        self._kept: set[str] = set()  # those in which everything is kept
-        self._words: set[bytes] = set()  # what is held if one of them is in it
+        self._lost: set[str] = set()  # directions whose data is discarded
+        self._kept: set[str] = set()  # directions whose data is buffered
+        self._words: set[bytes] = set()  # words whose data is held
         self._then = time.monotonic()
         self._asked = b""
         self.port = free_port()
         self._listening: socket.socket | None = self._listen()
 
     def run(self) -> None:
-        """Until whoever controls it has gone."""
+        """Serve until the owner closes the control socket."""
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._listening, selectors.EVENT_READ)  # type: ignore[arg-type]
         try:
@@ -194,7 +198,7 @@ class _Server:
             self._control.close()
 
     def forget(self) -> None:
-        """Somebody else runs it."""
+        """Close the descriptors: the child process runs the server."""
         assert self._listening is not None
         self._listening.close()
         self._control.close()
@@ -237,7 +241,7 @@ class _Server:
         elif word == "keep":
             self._kept.add(what)
         elif word == "slow":
-            self._speed, self._then = int(what), time.monotonic()  # nothing was earned before
+            self._speed, self._then = int(what), time.monotonic()  # credit counts from now on
             for pair in self._pairs:
                 for flow in pair.flows:
                     flow.credit = 0.0
@@ -269,7 +273,7 @@ class _Server:
         try:
             near, _ = self._listening.accept()
         except OSError:
-            return  # it has gone again
+            return  # already closed
         try:
             far = socket.create_connection(("127.0.0.1", self._target), 5)
         except OSError:
@@ -282,7 +286,7 @@ class _Server:
         self._pairs[_Pair(near, far)] = None
 
     def _move(self) -> None:
-        """Take what there is to take, give what can be given, and say what to wait for."""
+        """Receive and send what is possible, and register for the next events."""
         now = time.monotonic()
         earned, self._then = (now - self._then) * self._speed, now
         for pair in list(self._pairs):
@@ -340,7 +344,7 @@ class _Server:
                 flow.sink.shutdown(socket.SHUT_WR)
 
     def _watch(self, end: socket.socket, takes: _Flow, gives: _Flow) -> None:
-        """`takes` comes from this end, and `gives` goes to it."""
+        """Register the events of one end: `takes` reads from it, and `gives` writes to it."""
         events = 0
         if not self._stalled and self._takes(takes):
             events |= selectors.EVENT_READ

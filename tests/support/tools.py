@@ -1,4 +1,4 @@
-"""The programs of the folder `tools`, run as people do."""
+"""The programs of the folder `tools`, run from the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = REPOSITORY / "tools"
 
 
 def run(name: str, *words: object, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """What one of them printed; it must end with `code`, if one is given."""
+    """Run a tool and return its result. It must exit with `code`, unless that is None."""
     command = [sys.executable, str(FOLDER / name), "--here", *map(str, words)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert code in (None, ended.returncode), ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""Values that go through something, and how they compare with what they were."""
+"""Values that tests encode and decode, and their comparison."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Frozen:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of equal types all the way down (NaN equals NaN, 0.0 is not -0.0)."""
+    """Return whether two values and all nested types are equal (NaN equals NaN, 0.0 is not -0.0).
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

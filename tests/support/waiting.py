@@ -1,6 +1,6 @@
-"""Waiting for what other threads and processes do, for as long as a user is promised at most.
+"""Waiting for other threads and processes, for the documented maximum times.
 
-Seconds are those of the guide's page on promises, on a machine that does nothing else.
+The times are those of `delivery_guarantees.rst`, on an idle machine.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-#: How many times longer than promised anything may take, as tests run beside many others.
+#: Factor for all times, because tests share the machine with many other processes.
 MARGIN = 10.0
 
-#: Nothing is promised, but nobody would wait for longer: a process starts, a task ends.
+#: Time for events without a documented maximum: a process starts, a task ends.
 SOON = 6.0
-#: A broker is reached again after it came back, or after a connection to it was cut.
+#: Time to reconnect after a broker returned or a connection was cut.
 RECONNECTED = 2.0
 
 
 def until(condition: Callable[[], object], within: float = SOON) -> None:
-    """Wait until it holds, which takes at most `within` seconds on a machine of one's own."""
+    """Wait until the condition is true, which takes at most `within` seconds on an idle machine."""
     deadline = time.monotonic() + MARGIN * within
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen within {MARGIN:g} times {within} s"

@@ -1,8 +1,8 @@
-"""A relay between a client and a server that writes down what the client says, and can lose it.
+"""A relay between a client and a server that records what the client sends, and can drop it.
 
     with wiretap.to(server.port) as tap: connect("127.0.0.1", tap.port) ...
 
-As `tests/support/tcp_proxy.py`, but what is on its way can be lost on one side only.
+In contrast to `tests/support/tcp_proxy.py`, it can drop data that is in transit in one direction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 
 class Tap:
-    """What was said, by connection, in the order in which they were made."""
+    """The sent data, by connection, in the order of the connections."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -29,15 +29,15 @@ class Tap:
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: dict[socket.socket, bytearray] = {}
         self.said: list[bytearray] = []
-        # How often a client said something after it had heard something: it waits in between.
+        # Number of times that a client sent data after it had received some: the round trips.
         self.exchanges = 0
         self._heard: set[socket.socket] = set()
-        # Whether what clients say is lost, and what servers say.
+        # Whether data of clients is dropped, and whether data of servers is.
         self.swallows = False
         self.mutes = False
 
     def cut(self) -> None:
-        """End all connections; what was lost is."""
+        """Close all connections. Dropped data stays lost."""
         with self._lock:
             for each in tuple(self._peers):
                 self._close(each)
@@ -72,7 +72,7 @@ class Tap:
 
     def _pass(self, source: socket.socket) -> None:
         if source not in self._peers:
-            return  # it was cut meanwhile
+            return  # already closed
         try:
             data = source.recv(65536)
         except OSError:
@@ -101,7 +101,7 @@ class Tap:
 
 @contextlib.contextmanager
 def to(port: int) -> Iterator[Tap]:
-    """A tap on a port of this machine, in a thread of this process."""
+    """Run a tap on a local port in a thread of this process."""
     tap = Tap(port)
     thread = threading.Thread(target=tap.run, name="wiretap")
     thread.start()

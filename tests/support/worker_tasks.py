@@ -1,4 +1,4 @@
-"""Tasks and exception handlers for tests of how workers live and end."""
+"""Tasks and exception handlers for tests of the lifetime of workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from wbengine import task
 
-#: What handlers write to.
+#: Variable with the path of the file to which handlers write.
 CALLS = "WBENGINE_TEST_CALLS"
 
 
 class Where(task.Task):
-    """Which process and thread ran it, after a moment."""
+    """Returns the process and thread that ran it, after `rest` seconds."""
 
     default_provides = "where"
 
@@ -26,7 +26,7 @@ class Where(task.Task):
 
 
 class Touch(task.Task):
-    """Makes a file."""
+    """Creates a file."""
 
     def execute(self, path: str) -> None:
         Path(path).touch()
@@ -48,7 +48,7 @@ class Patient(task.Task):
 
 
 class Deaf(task.Task):
-    """Waits for half a minute, whatever it is told."""
+    """Waits for half a minute and ignores all exceptions."""
 
     timelimit = (None, 0.2)
 

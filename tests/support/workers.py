@@ -1,4 +1,4 @@
-"""Workers for tests, in processes and threads: real ones, started and always stopped."""
+"""Workers for tests, in processes and threads. They are always stopped."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def interrupted(step: int, call: Callable[[], object]) -> bool:
-    """Call, with a `KeyboardInterrupt` as the `step`th of the functions in it begins or ends.
+    """Call `call` with a `KeyboardInterrupt` at the `step`th entry or exit of a function.
 
-    Only those count that belong to wbengine, or are called by what does.
+    Only functions of wbengine, and those that they call directly, count.
     """
     left = step
 
@@ -40,7 +40,7 @@ def interrupted(step: int, call: Callable[[], object]) -> bool:
         nonlocal left
         frame.f_trace_lines = False
         if frame.f_code.co_name in ("__del__", "_remove"):
-            return None  # of what is collected meanwhile: nobody would hear of it
+            return None  # finalizers would discard the exception
         if any("/wbengine/" in f.f_code.co_filename for f in (frame, frame.f_back)):
             left -= event in ("call", "return")
             if left == 0:
@@ -51,7 +51,7 @@ def interrupted(step: int, call: Callable[[], object]) -> bool:
 
 
 def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], object]) -> bool:
-    """Whether a call ends by a `KeyboardInterrupt`, which `trace` may raise."""
+    """Return whether a call ends with a `KeyboardInterrupt`, which `trace` may raise."""
     before = sys.gettrace()
     sys.settrace(trace)
     try:
@@ -64,12 +64,12 @@ def is_interrupted(trace: Callable[[Any, str, Any], Any], call: Callable[[], obj
 
 
 def command(*arguments: str, warnings: str = "error") -> list[str]:
-    """The command line of a worker."""
+    """Return the command line of a worker."""
     return [sys.executable, "-W", warnings, "-m", "wbengine.worker", *arguments]
 
 
 class WorkerProcess:
-    """One `python -m wbengine.worker`, with its log in a file."""
+    """One process `python -m wbengine.worker` with its log in a file."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class WorkerProcess:
         return self.process.wait(timeout)
 
     def stop(self) -> int:
-        """Ask it to end; the exit code."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -115,7 +115,7 @@ def workers(
     environment: dict[str, str] | None = None,
     warnings: str = "error",
 ) -> Iterator[list[WorkerProcess]]:
-    """`count` workers with the same arguments; whatever happens, they are gone afterwards."""
+    """Run `count` workers with the same arguments, and stop them at the end in any case."""
     env = {**os.environ, **(environment or {})}
     started: list[WorkerProcess] = []
     try:

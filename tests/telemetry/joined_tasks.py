@@ -1,4 +1,4 @@
-"""Tasks that tell below which span they run, wherever that is."""
+"""Tasks that return the current span, in any process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from wbengine import task
 
-#: `(process, id of the trace, id of the span that is current, that of the parent of one's own)`.
+#: `(process id, trace id, id of the current span, parent id of a span created here)`.
 Place = tuple[int, str, str, str | None]
 
 
 def place() -> Place:
-    """Where this is, with a span of one's own by a provider of one's own."""
+    """Return the current place, with a span created by a separate provider."""
     current = trace.get_current_span().get_span_context()
     tracer = trace.get_tracer("user", tracer_provider=TracerProvider())
     with tracer.start_as_current_span("own") as span:
@@ -25,14 +25,14 @@ def place() -> Place:
 
 
 class Tells(task.Task):
-    """Says where it runs."""
+    """A task that returns its place."""
 
     def execute(self) -> list[Any]:
         return list(place())
 
 
 class TellsLater(task.Task):
-    """Says so out of a coroutine."""
+    """A coroutine task that returns its place."""
 
     async def execute(self) -> list[Any]:
         return list(place())

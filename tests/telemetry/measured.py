@@ -1,4 +1,4 @@
-"""What was measured by OpenTelemetry, in this process."""
+"""Measurements of OpenTelemetry in this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-#: A name, and attributes in order.
+#: A metric name and sorted attributes.
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
 
 class Measured:
-    """A provider whose measurements are kept here."""
+    """A meter provider that stores its measurements in memory."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -30,7 +30,7 @@ class Measured:
 
     @property
     def points(self) -> dict[Key, Any]:
-        """All points."""
+        """All data points by name and attributes."""
         return {
             (metric.name, tuple(sorted((point.attributes or {}).items()))): point
             for metric in self.metrics
@@ -39,7 +39,7 @@ class Measured:
 
     @property
     def counts(self) -> dict[Key, int]:
-        """How often, of counters and of histograms."""
+        """Values of counters, and numbers of measurements of histograms."""
         return {
             key: point.count if hasattr(point, "count") else point.value
             for key, point in self.points.items()

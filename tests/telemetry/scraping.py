@@ -1,4 +1,4 @@
-"""What a scrape shows, read as Prometheus reads it."""
+"""Metrics pages, parsed with Prometheus' parser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prometheus_client import parser
 
 from tests.support import workers
 
-#: `(name, labels in order)` to value.
+#: Value by `(name, sorted labels)`.
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def read(text: str) -> Samples:
-    """All samples; a repeated one, or a family that comes twice, is an error."""
+    """Return all samples; fail on repeated samples and families."""
     found: Samples = {}
     families: set[str] = set()
     for family in parser.text_string_to_metric_families(text):
@@ -30,7 +30,7 @@ def read(text: str) -> Samples:
 
 
 def value(found: Samples, name: str, **labels: str) -> float:
-    """The sum of all samples of a name that have these labels, and maybe others."""
+    """Return the sum of all samples of a name that have at least these labels."""
     return sum(
         number
         for (of, theirs), number in found.items()
@@ -39,7 +39,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
 
 
 def together(scrapes: Iterable[Samples]) -> Samples:
-    """What Prometheus adds up, of several processes."""
+    """Return the sum over several processes, as Prometheus computes it."""
     found: Samples = {}
     for scrape in scrapes:
         for key, number in scrape.items():
@@ -48,7 +48,7 @@ def together(scrapes: Iterable[Samples]) -> Samples:
 
 
 def get(url: str) -> tuple[int, str]:
-    """Status and text of a page."""
+    """Return the status and text of a page."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -58,7 +58,7 @@ def get(url: str) -> tuple[int, str]:
 
 
 def place(worker: workers.WorkerProcess, path: str) -> str:
-    """The URL under which a worker says that it serves `path`."""
+    """Return the URL under which a worker reports that it serves `path`."""
     pattern = rf"serving (?:/\w+, )*{path}(?:, /\w+)* on (http://\S+)"
     workers.until(lambda: re.search(pattern, worker.text))
     match: Any = re.search(pattern, worker.text)

@@ -1,4 +1,4 @@
-"""Spans that were exported, by this process and by others."""
+"""Exported spans of this and other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 @dataclass(frozen=True)
 class Spent:
-    """A span that ended."""
+    """A completed span."""
 
     told: dict[str, Any]
 
@@ -54,7 +54,7 @@ class Spent:
 
     @property
     def lasted(self) -> float:
-        """Seconds."""
+        """Duration in seconds."""
         began, ended = (
             datetime.fromisoformat(self.told[name].replace("Z", "+00:00"))
             for name in ("start_time", "end_time")
@@ -63,7 +63,7 @@ class Spent:
 
 
 class Memory:
-    """A provider whose spans are kept here."""
+    """A tracer provider that stores its spans in memory."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -80,7 +80,7 @@ def read(span: ReadableSpan) -> Spent:
 
 
 def printed(text: str) -> list[Spent]:
-    """What the console exporter wrote, among other lines."""
+    """Return the spans that the console exporter printed among other lines."""
     found = []
     decoder = json.JSONDecoder()
     place = text.find("{\n")
@@ -95,7 +95,7 @@ def printed(text: str) -> list[Spent]:
 
 
 def tree(spans: Iterable[Spent]) -> Any:
-    """Names and what is below them, sorted: of the roots."""
+    """Return the names of the roots and, nested and sorted, of their children."""
     below: dict[str | None, list[Spent]] = {}
     known = list(spans)
     ids = {span.id for span in known}

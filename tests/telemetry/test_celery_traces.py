@@ -1,4 +1,4 @@
-"""Traces of tasks that go through Celery's messages."""
+"""Traces of tasks that pass through Celery's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wbengine.telemetry import tracing
 TELLS = "tests.telemetry.joined_tasks.Tells"
 FAILS = "tests.support.sample_tasks.Fail"
 
-#: Seconds: a worker and its child are to begin first.
+#: Seconds, including the start of a worker and its child process.
 PATIENCE = 90
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -32,16 +32,16 @@ pytestmark = pytest.mark.timeout(240)
 
 @dataclass(frozen=True)
 class Ran:
-    """What one worker, whose tasks run in a child, did for a client and for a flow."""
+    """Spans that one worker with child processes recorded for a client and for a flow."""
 
-    #: The number of its process, and its spans, in the order in which they ended.
+    #: Process id of the worker, and its spans in the order of their end.
     pid: int
     spans: list[spans.Spent]
-    #: The id of the first task, and what tasks saw: that, the next one of its chain, and one that
-    #: was sent without a word of where it belongs.
+    #: Id of the first task; values seen by the first task, by the next task of its chain, and by a
+    #: task that was sent without a trace context.
     first: str
     seen: list[Any]
-    #: The spans of a flow, and what its task saw.
+    #: Spans of a flow, and the value that its task saw.
     flow: list[spans.Spent]
     there: Any
 
@@ -79,7 +79,7 @@ def ran(broker_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             yield Ran(worker.process.pid, printed, first.id, seen, memory.spans, there)
 
 
-def test_what_a_client_began_goes_on_in_a_worker_and_its_children(ran: Ran) -> None:
+def test_trace_of_client_continues_in_worker_and_child_processes(ran: Ran) -> None:
     assert {span.name for span in ran.spans} == {"process celery"}
     first, second, bad, other, _ = ran.spans
     assert [span.trace for span in (first, second, bad)] == [f"0x{TRACE}"] * 3
@@ -99,15 +99,15 @@ def test_what_a_client_began_goes_on_in_a_worker_and_its_children(ran: Ran) -> N
     assert said["messaging.message.id"].startswith(ran.first)
 
 
-def test_a_flow_and_who_runs_its_celery_tasks_are_one_trace(ran: Ran) -> None:
+def test_flow_and_its_celery_tasks_share_one_trace(ran: Ran) -> None:
     found = [*ran.flow, ran.spans[-1]]
     assert spans.tree(found) == [["flow f", ["execute there", ["process celery"]]]]
     assert len({span.trace for span in found}) == 1
     assert ran.there[2] == found[-1].id
 
 
-def test_nothing_is_said_of_a_flow_that_nobody_traces(redis_url: Any) -> None:
-    """Nor is what somebody said changed."""
+def test_untraced_flow_sends_no_trace_context(redis_url: Any) -> None:
+    """A traceparent header that the user sets stays unchanged."""
     own = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
     options = {"result_backend": str(redis_url), "ignore_result": True}
     flow = linear_flow.Flow("f").add(

@@ -1,4 +1,4 @@
-"""Bodies that run in other processes see the span that they belong to."""
+"""Spans seen by task bodies in other processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flow() -> Any:
 
 
 def check(engine: Any, found: list[spans.Spent], names: dict[str, str]) -> None:
-    """What each task saw was the span with that name below its atom."""
+    """Check that each task saw the span with the given name below its atom."""
     by_id = {span.id: span for span in found}
     for task, name in names.items():
         pid, trace_id, current, parent = engine.storage.fetch(task)
@@ -47,7 +47,9 @@ def check(engine: Any, found: list[spans.Spent], names: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["own", "given"])
-def test_the_children_of_an_engine(memory: spans.Memory, given: bool) -> None:
+def test_task_in_child_of_engine_sees_the_span_of_its_atom(
+    memory: spans.Memory, given: bool
+) -> None:
     with futures.ProcessPoolExecutor(1) as pool:
         executor = pool if given else "processes"
         engine = engines.load(flow(), engine="parallel", executor=executor, max_workers=1)
@@ -56,7 +58,7 @@ def test_the_children_of_an_engine(memory: spans.Memory, given: bool) -> None:
         check(engine, memory.spans, {"plain": "execute plain", "async": "execute async"})
 
 
-def test_the_children_of_a_worker(memory: spans.Memory) -> None:
+def test_task_in_child_of_worker_sees_the_span_of_its_request(memory: spans.Memory) -> None:
     place = f"memory://{uuid.uuid4().hex}"
     observer = processing.WorkerTracing(memory.provider)
     with workers.worker_in_thread(place, joined_tasks, observers=[observer], processes_count=1):
@@ -66,7 +68,7 @@ def test_the_children_of_a_worker(memory: spans.Memory) -> None:
         check(engine, memory.spans, {"plain": "process t", "async": "process t"})
 
 
-def test_what_cannot_go_into_a_child_is_named_as_ever(memory: spans.Memory) -> None:
+def test_encoding_error_is_the_same_with_and_without_tracing(memory: spans.Memory) -> None:
     told = []
     for traced in (True, False):
         made = sample_tasks.Add("a", inject={"x": threading.Lock(), "y": 1})
@@ -82,8 +84,8 @@ def test_what_cannot_go_into_a_child_is_named_as_ever(memory: spans.Memory) -> N
     assert told[0] == told[1] and told[0][1] == "_thread.lock"
 
 
-def test_a_child_forgets_whom_it_belonged_to(memory: spans.Memory) -> None:
-    """The next call in it is of an engine that nobody traces."""
+def test_child_process_drops_the_trace_context_after_each_call(memory: spans.Memory) -> None:
+    """The next call in the child process belongs to an untraced engine."""
     with futures.ProcessPoolExecutor(1) as pool:
         for traced in (True, False):
             engine = engines.load(flow(), engine="parallel", executor=pool)

@@ -1,4 +1,4 @@
-"""What telemetry costs: how many functions of wbengine are called for a task."""
+"""Number of telemetry function calls per task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support import workers
 
 TASKS = 100
 
-#: In a process of its own: no other test has traced there.
+#: A separate process, because other tests may have enabled tracing in this one.
 SCRIPT = """
 import contextlib, json, sys
 from opentelemetry.sdk.metrics import MeterProvider
@@ -60,13 +60,13 @@ def told() -> Any:
     return json.loads(ended.stdout)
 
 
-def test_nothing_is_called_where_nobody_observes(told: Any) -> None:
+def test_engine_without_listener_calls_no_telemetry(told: Any) -> None:
     assert told["bare"]["telemetry"] == 0
 
 
 @pytest.mark.parametrize(("what", "most"), [("metrics", 7), ("traces", 16)])
-def test_what_observing_calls_for_a_task(told: Any, what: str, most: int) -> None:
+def test_telemetry_calls_per_task_stay_within_limit(told: Any, what: str, most: int) -> None:
     ours = told[what]["telemetry"]
     assert most / 2 < ours / TASKS <= most
-    # The rest is what tells listeners.
+    # The remaining calls notify listeners.
     assert (told[what]["all"] - ours - told["bare"]["all"]) / TASKS <= 30

@@ -1,4 +1,4 @@
-"""The fixtures that users get."""
+"""Fixtures of the pytest plugin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 
 Maker = Callable[..., Any]
 
-#: What ran in this process, in order.
+#: Names of the executed tasks in this process, in order.
 RAN: list[str] = []
 
 
@@ -39,7 +39,7 @@ class Greet(task.Task):
 
 
 class Charge(task.Task):
-    """Must not run twice."""
+    """A task that must not run twice."""
 
     idempotent = False
 
@@ -48,7 +48,7 @@ class Charge(task.Task):
 
 
 class Refund(Charge):
-    """May run twice."""
+    """A task that may run twice."""
 
     idempotent = True
 
@@ -62,7 +62,7 @@ def line(*atoms: Any) -> Any:
     return linear_flow.Flow("f").add(*atoms)
 
 
-def test_an_engine_and_a_worker_meet(wbe_worker: Maker, wbe_engine: Maker) -> None:
+def test_worker_fixture_runs_tasks_of_engine_fixture(wbe_worker: Maker, wbe_engine: Maker) -> None:
     worker = wbe_worker(Greet)
     engine = wbe_engine(line(Greet("greet")), store={"name": "you"})
     engine.run()
@@ -75,7 +75,7 @@ def test_an_engine_and_a_worker_meet(wbe_worker: Maker, wbe_engine: Maker) -> No
 @pytest.mark.parametrize(
     "options", [{"processes_count": 1}, {"threads_count": 2}, {"pool": "solo"}], ids=str
 )
-def test_a_worker_runs_its_tasks_where_it_is_told(
+def test_worker_fixture_passes_pool_options(
     wbe_worker: Maker, wbe_engine: Maker, options: dict[str, Any]
 ) -> None:
     worker = wbe_worker(Greet, **options)
@@ -84,14 +84,14 @@ def test_a_worker_runs_its_tasks_where_it_is_told(
     assert engine.storage.get_attempt("greet").worker == worker.identity
 
 
-def test_each_test_has_a_broker_of_its_own(wbe_broker: Any, wbe_worker: Maker) -> None:
+def test_each_test_has_its_own_broker(wbe_broker: Any, wbe_worker: Maker) -> None:
     wbe_worker(Charge)
     other = testing.Broker()
     assert other.url != wbe_broker.url and other.exchange != wbe_broker.exchange
     other.close()
 
 
-def test_an_engine_may_be_of_any_kind(wbe_engine: Maker) -> None:
+def test_engine_fixture_creates_engines_of_any_kind(wbe_engine: Maker) -> None:
     engine = wbe_engine(line(Charge("a"), Failing("b")), engine="serial")
     with pytest.raises(ValueError, match="as ever"):
         engine.run()
@@ -106,24 +106,24 @@ def test_an_engine_may_be_of_any_kind(wbe_engine: Maker) -> None:
     )
 
 
-def test_a_trace_that_differs_is_shown(wbe_engine: Maker) -> None:
+def test_trace_mismatch_is_shown(wbe_engine: Maker) -> None:
     engine = wbe_engine(unordered_flow.Flow("f").add(Charge("a"), Charge("b")), engine="serial")
     engine.run()
     testing.assert_flow_trace(engine, [{"a", "b"}])
     with pytest.raises(AssertionError) as caught:
         testing.assert_flow_trace(engine, ["b", "a"])
     lines = str(caught.value).splitlines()
-    assert lines[0] == "the flow went another way:"
+    assert lines[0] == "the trace differs:"
     assert lines[1].startswith("  a RUNNING") and lines[1].endswith("<-- expected: b RUNNING")
     assert len(lines) == 5
-    with pytest.raises(AssertionError, match=r"\(nothing more\)   <-- expected: c RUNNING"):
+    with pytest.raises(AssertionError, match=r"\(the end\)   <-- expected: c RUNNING"):
         testing.assert_flow_trace(engine, [{"a", "b"}, "c"])
 
 
-def test_what_nobody_listened_to_has_no_trace(wbe_engine: Maker) -> None:
+def test_trace_of_unobserved_engine_is_refused(wbe_engine: Maker) -> None:
     engine = engines.load(line(Charge("a")))
     for wrong in (engine, None, []):
-        with pytest.raises(TypeError, match=r"call Trace.of\(engine\) before it runs"):
+        with pytest.raises(TypeError, match=r"call Trace.of\(engine\) before the run"):
             testing.assert_flow_trace(wrong, ["a"])
     with capturing.CaptureListener(engine) as captured, testing.Trace(engine) as trace:
         engine.run()
@@ -134,7 +134,7 @@ def test_what_nobody_listened_to_has_no_trace(wbe_engine: Maker) -> None:
 # Faults. -----------------------------------------------------------------------------------------
 
 
-def test_what_is_lost_is_sent_again_or_asked_for(
+def test_dropped_messages_are_resent_or_recovered(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
 ) -> None:
     wbe_worker(Charge)
@@ -147,7 +147,9 @@ def test_what_is_lost_is_sent_again_or_asked_for(
     assert (sorted(RAN), [fault.count for fault in lost]) == (["a", "b", "c"], [1, 1])
 
 
-def test_what_comes_twice_runs_once(wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker) -> None:
+def test_doubled_messages_run_each_task_once(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
+) -> None:
     wbe_worker(Charge)
     faults = [wbe_broker.double(kind, times=None) for kind in ("REQUEST", "RESPONSE", "NOTIFY")]
     one = wbe_broker.double("REQUEST", atom="c3", times=None)
@@ -160,7 +162,7 @@ def test_what_comes_twice_runs_once(wbe_broker: Any, wbe_worker: Maker, wbe_engi
 
 
 @pytest.mark.parametrize(("atom", "count"), [("all", 3), ("all[1]", 1), ("all[", 0)])
-def test_items_of_a_map_are_of_its_atom(
+def test_fault_matches_map_items_by_atom_or_item_name(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker, atom: str, count: int
 ) -> None:
     twice = [wbe_broker.double(kind, atom=atom, times=None) for kind in ("REQUEST", "RESPONSE")]
@@ -172,7 +174,9 @@ def test_items_of_a_map_are_of_its_atom(
     assert twice[0].count == count and sorted(RAN) == ["all[0]", "all[1]", "all[2]"]
 
 
-def test_what_is_late_is_waited_for(wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker) -> None:
+def test_engine_waits_for_a_delayed_reply(
+    wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
+) -> None:
     wbe_worker(Charge)
     fault = wbe_broker.delay("RESPONSE", 0.5, atom="a", state="SUCCESS")
     began = time.monotonic()
@@ -180,8 +184,10 @@ def test_what_is_late_is_waited_for(wbe_broker: Any, wbe_worker: Maker, wbe_engi
     assert time.monotonic() - began >= 0.5 and fault.count == 1
 
 
-def test_who_is_killed_at_the_start_ran_nothing() -> None:
-    """Not even when its threads are let go, at the end of a test.  Others do what may be done."""
+def test_worker_killed_at_start_executes_nothing() -> None:
+    """Its threads execute nothing even when the broker closes; idempotent tasks run on other
+    workers.
+    """
     broker = testing.Broker()
     killed = [broker.kill_worker_at(atom) for atom in ("charge", "refund")]
     flow = unordered_flow.Flow("f").add(Charge("charge"), Refund("refund"))
@@ -198,7 +204,7 @@ def test_who_is_killed_at_the_start_ran_nothing() -> None:
     assert (RAN, [fault.count for fault in killed]) == (["refund"], [1, 1])
 
 
-def test_who_was_killed_runs_nothing_when_a_test_ends_early() -> None:
+def test_killed_worker_executes_nothing_when_a_test_ends_early() -> None:
     broker = testing.Broker()
     killed = broker.kill_worker_at("charge")
     engine = engines.load(line(Charge("charge")), engine="worker-based", **broker.options)
@@ -222,7 +228,7 @@ def test_who_was_killed_runs_nothing_when_a_test_ends_early() -> None:
     assert RAN == [] and "its worker was killed" in str(failed)
 
 
-def test_who_is_killed_at_the_end_ran_but_nobody_is_told(
+def test_worker_killed_at_end_executes_task_but_sends_no_reply(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
 ) -> None:
     killed = wbe_broker.kill_worker_at("charge", when="end")
@@ -235,7 +241,7 @@ def test_who_is_killed_at_the_end_ran_but_nobody_is_told(
 
 
 class Counts:
-    """Somebody's own observer: which moments it was told of."""
+    """A user's observer that records the methods called on it."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -244,7 +250,7 @@ class Counts:
         return lambda *rest: self.told.append(moment)
 
 
-def test_who_has_an_observer_may_be_killed_too(
+def test_worker_with_own_observer_can_be_killed(
     wbe_broker: Any, wbe_worker: Maker, wbe_engine: Maker
 ) -> None:
     killed, own = wbe_broker.kill_worker_at("charge", when="end"), Counts()
@@ -258,22 +264,22 @@ def test_who_has_an_observer_may_be_killed_too(
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda broker: broker.drop("REQEST"), "no kind of message.*REQUEST"),
-        (lambda broker: broker.drop("NOTIFY", atom="a"), "of no atom"),
-        (lambda broker: broker.double("REQUEST", times=0), "times is 0"),
-        (lambda broker: broker.drop("REQUEST", state="SUCCESS"), "REQUEST has no state"),
-        (lambda broker: broker.drop("RESPONSE", state="SUCESS"), "no state.*'SUCCESS'"),
-        (lambda broker: broker.delay("REQUEST", "soon"), "seconds is 'soon'"),
-        (lambda broker: broker.delay("REQUEST", -1), "seconds is -1"),
-        (lambda broker: broker.kill_worker_at("a", when="middle"), "'start' or at the 'end'"),
+        (lambda broker: broker.drop("REQEST"), "did you mean 'REQUEST'"),
+        (lambda broker: broker.drop("NOTIFY", atom="a"), "must be None for NOTIFY"),
+        (lambda broker: broker.double("REQUEST", times=0), "times must be .* got 0"),
+        (lambda broker: broker.drop("REQUEST", state="SUCCESS"), "got kind REQUEST"),
+        (lambda broker: broker.drop("RESPONSE", state="SUCESS"), "did you mean 'SUCCESS'"),
+        (lambda broker: broker.delay("REQUEST", "soon"), "must be a number from 0, got 'soon'"),
+        (lambda broker: broker.delay("REQUEST", -1), "seconds must be a number from 0, got -1"),
+        (lambda broker: broker.kill_worker_at("a", when="middle"), "when must be 'start' or 'end'"),
     ],
 )
-def test_faults_that_cannot_be(wbe_broker: Any, call: Any, words: str) -> None:
+def test_invalid_fault_is_refused(wbe_broker: Any, call: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call(wbe_broker)
 
 
-def test_a_fault_that_does_not_happen_is_told(wbe_broker: Any) -> None:
+def test_wait_for_a_fault_that_does_not_happen_fails(wbe_broker: Any) -> None:
     fault = wbe_broker.drop("REQUEST")
     with pytest.raises(AssertionError, match="<Fault drop REQUEST, 0 times> did not happen"):
         fault.wait(0.01)
@@ -282,7 +288,7 @@ def test_a_fault_that_does_not_happen_is_told(wbe_broker: Any) -> None:
 # Time. -------------------------------------------------------------------------------------------
 
 
-def test_waits_take_no_time(wbe_engine: Maker, wbe_clock: Any) -> None:
+def test_fake_clock_skips_waits(wbe_engine: Maker, wbe_clock: Any) -> None:
     flow = linear_flow.Flow("f", retry=retry.Times(3, "r", backoff=3600)).add(Failing("a"))
     engine: base.Engine = wbe_engine(flow, engine="serial", clock=wbe_clock)
     began = wbe_clock.time()
@@ -295,7 +301,7 @@ def test_waits_take_no_time(wbe_engine: Maker, wbe_clock: Any) -> None:
     testing.assert_flow_trace(engine, ["r", fails, again, fails, again, fails, ends])
 
 
-# Somebody's own suite. ---------------------------------------------------------------------------
+# A suite of a user. -------------------------------------------------------------------------------
 
 SUITE = """
 from wbengine import task
@@ -307,14 +313,14 @@ class Greet(task.Task):
     def execute(self, name):
         return f"hello {name}"
 
-def test_it_greets(wbe_worker, wbe_engine):
+def test_greet_runs_on_a_worker(wbe_worker, wbe_engine):
     wbe_worker(Greet)
     engine = wbe_engine(linear_flow.Flow("f").add(Greet("greet")), store={"name": "you"})
     engine.run()
     assert engine.storage.fetch("greeting") == "hello you"
     assert_flow_trace(engine, ["greet"])
 
-def test_it_greets_wrongly(wbe_engine):
+def test_trace_with_missing_atom_fails(wbe_engine):
     engine = wbe_engine(
         linear_flow.Flow("f").add(Greet("greet")), store={"name": "you"}, engine="serial"
     )
@@ -323,21 +329,21 @@ def test_it_greets_wrongly(wbe_engine):
 """
 
 
-def test_a_suite_of_a_user(pytester: pytest.Pytester) -> None:
+def test_fixtures_work_in_a_suite_of_a_user(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("-q", "-W", "error")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*expected: part RUNNING*"])
-    # Of the comparing nobody needs to see the inside.
+    # The traceback hides frames of the comparison.
     assert "traces.py" not in result.stdout.str()
 
 
-def test_who_does_not_use_it_does_not_notice(pytester: pytest.Pytester) -> None:
+def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
 
-        def test_nothing_was_loaded():
+        def test_no_package_is_imported():
             loaded = [name for name in sys.modules if name.partition(".")[0] in LATE]
             ours = sorted(name for name in sys.modules if name.startswith("wbengine"))
             assert not loaded
@@ -350,7 +356,7 @@ def test_who_does_not_use_it_does_not_notice(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-q", "-W", "error").assert_outcomes(passed=1)
 
 
-def test_names_are_found_when_they_are_asked_for() -> None:
+def test_public_names_are_imported_lazily() -> None:
     script = "import sys, wbengine.testing as t; assert 'kombu' not in sys.modules; print(dir(t))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.returncode == 0 and "assert_flow_trace" in ended.stdout

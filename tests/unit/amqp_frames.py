@@ -1,4 +1,4 @@
-"""Frames of AMQP, as they were delivered."""
+"""AMQP frames as py-amqp writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST = 4096
 
 
 class Peer:
-    """A connection of py-amqp, as far as its frames go."""
+    """Connection of py-amqp that records written frames."""
 
     frame_max = MOST
     bytes_sent = bytes_recv = 0
@@ -25,7 +25,7 @@ class Peer:
         self.said += bytes(data)
 
     def hear(self, said: bytes) -> Any:
-        """The message that py-amqp reads out of frames."""
+        """Return the message that py-amqp reads from these frames."""
         handle = method_framing.frame_handler(self, lambda *told: self.heard.append(told))
         at = 0
         while at < len(said):

@@ -1,4 +1,4 @@
-"""What files this process has open."""
+"""Open file descriptors of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def opened() -> set[tuple[int, str]]:
-    """Each descriptor and what it is of; without the one that is needed to look."""
+    """Return each open descriptor with its target."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Tasks for all executors; importing them costs processes next to nothing."""
+"""Tasks for tests of executors; few imports, so that child processes start quickly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Odd(task.Task):
 
 
 class Fetch(task.Task):
-    """Everything about it is async."""
+    """Task with only async methods."""
 
     async def pre_execute(self) -> None:
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ class Fetch(task.Task):
 
 
 class Hides(task.Task):
-    """Nobody could see that what it returns is to be awaited."""
+    """Task whose plain methods return coroutines."""
 
     def execute(self) -> Any:
         return coroutine_of(5)
@@ -76,7 +76,7 @@ def gift(what: str) -> Any:
 
 
 class Gives(task.Task):
-    """Makes here what cannot travel."""
+    """Task that creates values that cannot be encoded."""
 
     def execute(self, what: str) -> Any:
         return gift(what)

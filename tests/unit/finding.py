@@ -1,4 +1,4 @@
-"""A finder of workers, and what it hears."""
+"""Worker finder with a manual clock, and its messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Message:
 
 @dataclass
 class World:
-    """A finder, and everything that it said and was told."""
+    """Finder that records its queries and notifications."""
 
     topics: tuple[str, ...] = ()
     expiry: float | None = 60
@@ -79,7 +79,7 @@ class World:
         self.finder.process_response({}, Message({env.WBE_ECHO: "me"}))
 
     def live(self, seconds: float, *alive: str) -> None:
-        """Time passes: rounds as of an executor, an echo and a beat of the living in each."""
+        """Advance the clock; in each period send an echo and the heartbeats of `alive`."""
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
             self.finder.maybe_publish()

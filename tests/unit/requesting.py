@@ -1,4 +1,4 @@
-"""A tracker of requests, with all that it speaks to."""
+"""Request tracker with a simulated fleet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOB, AGAIN = f"{__name__}.Job", f"{__name__}.Again"
 
 
 class Fleet:
-    """In the place of a finder: workers that say what they are told to."""
+    """Replacement for the finder with workers that the test controls."""
 
     period = 5.0
     patience = 15.0
@@ -45,7 +45,7 @@ class Fleet:
         self.all_free: dict[str, int] = {}
         self.plain: set[str] = set()
         self.watched: list[tuple[str, float]] = []
-        # As if every worker had spoken, or been free, so often since whatever moment.
+        # Number of reports, and of reports with a free slot, from each worker of a queue.
         self.spoke: dict[str, int] = {}
         self.idle: dict[str, int] = {}
         self.outage = 0.0
@@ -102,7 +102,7 @@ class Fleet:
 
 
 class Bench:
-    """A tracker with a fleet; `ledger=None` for a broker without one."""
+    """Tracker with a fleet. `ledger=None` simulates a broker without a ledger."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Bench:
     def told(
         self, entry: TrackedRequest, state: str, worker: str = "w1", **headers: Any
     ) -> list[fx.Effect]:
-        """What a worker says that was asked for a request."""
+        """Process the reply of a worker to a query about a request."""
         headers = {
             env.WBE_VERSION: "1", env.WBE_WORKER: worker, env.WBE_SEQ: 2,
             env.WBE_ASK: entry.number, **headers,
@@ -191,7 +191,7 @@ class Bench:
         self, entry: TrackedRequest, state: str | None, now: float = T0, lost: str | None = None,
         **seen: Any,
     ) -> list[fx.Effect]:  # fmt: skip
-        """What follows from its row."""
+        """Process the ledger row of a request."""
         found = Seen(state, **{"epoch": entry.epoch, **seen})
         return self.concluded(self.recovery.on_row(entry, found, now, lost), now)
 
@@ -201,7 +201,7 @@ class Bench:
         return self.recovery.on_lost([worker], now)
 
     def concluded(self, effects: list[fx.Effect], now: float = T0) -> list[fx.Effect]:
-        """The ledger ends what it is asked to end for those who are lost."""
+        """Simulate the ledger, which concludes requests of lost workers."""
         found: list[fx.Effect] = []
         for effect in effects:
             if isinstance(effect, fx.Conclude):
@@ -217,7 +217,7 @@ def settled(effects: Iterable[fx.Effect]) -> list[invocation.Outcome]:
 
 
 def asked_of(effects: list[fx.Effect]) -> tuple[str, list[tuple[str, int]]]:
-    """Who is asked for which requests."""
+    """Return the recipient of a query and the queried request IDs with their numbers."""
     (ask,) = [effect for effect in effects if isinstance(effect, fx.Ask)]
     body = ask.question.body
     return ask.question.routing_key, [(name, number) for name, number in body["asked"]]

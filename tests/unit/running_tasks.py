@@ -1,4 +1,4 @@
-"""Tasks that ask about their own run, or do not end; importing them costs next to nothing."""
+"""Tasks that read the state of their run, or do not end; few imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TellsLater(task.Task):
 
 
 class Obeys(task.Task):
-    """Until it is cancelled; asked by a thread of its own."""
+    """Task that runs until it is cancelled; a separate thread polls."""
 
     def execute(self) -> str:
         with futures.ThreadPoolExecutor(1) as own:
@@ -54,7 +54,7 @@ class Spins(task.Task):
 
 
 class Waits(task.Task):
-    """In the event loop."""
+    """Task that waits in the event loop."""
 
     timelimit = (0.1, None)
 

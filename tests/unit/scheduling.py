@@ -1,4 +1,4 @@
-"""A scheduler that tests talk to by names."""
+"""Scheduler with nodes that are addressed by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decider(history: Any) -> bool:
 
 
 class Run:
-    """A scheduler that is talked to by names."""
+    """Scheduler with nodes that are addressed by name."""
 
     def __init__(self, flow: Any, saved: dict[str, tuple[str, str]] | None = None) -> None:
         self.plan: Plan = flow if isinstance(flow, Plan) else compile(flow)
@@ -44,7 +44,7 @@ class Run:
         return " ".join(self.plan.names[n] for n in nodes)
 
     def take(self) -> str:
-        """What a turn hands out, as 'execute: a b; revert: c'."""
+        """Return the next batch as 'execute: a b; revert: c'."""
         turn = self.scheduler.take()
         found = {kind: getattr(turn, kind) for kind in ("votes", "execute", "revert", "retry")}
         parts = [f"{kind}: {self.names(nodes)}" for kind, nodes in found.items() if nodes]
@@ -74,7 +74,7 @@ class Run:
         return " ".join(sorted(self.plan.names[n] for n in nodes))
 
     def decide(self, name: str, *refused_by: str) -> str:
-        """What is ignored when the deciders of the links from `refused_by` say no."""
+        """Return the atoms that are ignored if deciders on links from `refused_by` return False."""
         ballot = self.scheduler.ballot(self.id[name])
         refusing = [edge for edge in ballot if self.plan.names[edge.end] in refused_by]
         assert len(refusing) == len(refused_by)
@@ -86,7 +86,7 @@ class Run:
 
 
 def branches() -> Any:
-    """a decides upon b; b -> c -> (d -> e) -> g; everything in one graph."""
+    """Return one graph in which a decides on b, and b -> c -> (d -> e) -> g."""
     a, b, c, g = steps("a", "b", "c", "g")
     nest = LINEAR("nest").add(*steps("d", "e"))
     flow = GRAPH("f").add(a, b, c, nest, g)
@@ -94,7 +94,7 @@ def branches() -> Any:
 
 
 def subflows() -> Any:
-    """a -> (r1: b -> c), beside x -> y; after both: z."""
+    """Return a flow with a -> (r1: b -> c) parallel to x -> y, followed by z."""
     inner = LINEAR("inner", control("r1")).add(*steps("b", "c"))
     beside = LINEAR("m").add(*steps("x", "y"))
     both = UNORDERED("both").add(LINEAR("l").add(Step("a"), inner), beside)

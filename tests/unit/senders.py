@@ -1,4 +1,4 @@
-"""An sender, and where its messages go."""
+"""Sender with a memory broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = 60.0
 
 
 class Place:
-    """A broker in memory with one queue that everything goes to."""
+    """Memory broker with one queue that receives all messages."""
 
     def __init__(self) -> None:
         self.target = transports.resolve(f"memory://{uuid.uuid4().hex}", None, None)

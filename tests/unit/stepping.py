@@ -1,4 +1,4 @@
-"""How much Python code something runs, however fast the machine is."""
+"""Number of executed Python lines, a measure that does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def steps(call: Callable[[], object]) -> int:
-    """How many lines of Python code run in this thread while it is called."""
+    """Return the number of Python lines that a call executes in this thread."""
     count = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -26,9 +26,9 @@ def steps(call: Callable[[], object]) -> int:
 
 
 def growth(prepare: Callable[[int], Callable[[], object]], few: int = 100) -> float:
-    """How many times more steps one of many takes than one of few: about 1 if each costs the same.
+    """Return the steps per item for many items, divided by those for few: about 1 if linear.
 
-    `prepare(count)` gives what is to be called for so many.
+    `prepare(count)` returns the function to measure for `count` items.
     """
     many = 8 * few
     return (steps(prepare(many)) / many) / (steps(prepare(few)) / few)

@@ -1,4 +1,4 @@
-"""Where the value of an argument comes from; the order of sources is in `test_storage_rules`."""
+"""Sources of argument values. `test_storage_rules` covers their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Maker(NamedTuple):
 
 
 class Scope:
-    """Each name has one provider, and nobody looks for others."""
+    """Scope with one provider for each name; a search raises."""
 
     by_name: Mapping[str, int] = {}
     firsts: Mapping[int, Mapping[str, Maker | None]] = {}
@@ -26,8 +26,7 @@ class Scope:
         raise AssertionError("it was searched")
 
 
-def test_the_nearest_provider_is_read_without_search() -> None:
-    """O(1) in the usual case."""
+def test_nearest_provider_is_read_without_search() -> None:
     results: list[Any] = [("a", "b"), {"key": "value"}]
 
     def read(node: int, index: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The judge of the chaos finds what is wrong in histories that were made up to be so."""
+"""The judge of the chaos tests finds faults in constructed histories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _problems(history: History) -> str:
     return "\n".join(checking.judge(history).problems)
 
 
-def test_all_is_well() -> None:
+def test_correct_history_has_no_problems() -> None:
     verdict = checking.judge(_history())
     assert not verdict.problems
     assert verdict.counts["runs"] == verdict.counts["tasks"] == 3
@@ -40,6 +40,6 @@ def test_all_is_well() -> None:
     assert math.isnan(verdict.percentile(0.5))
 
 
-def test_a_second_run_of_one_epoch() -> None:
+def test_second_run_under_one_epoch_is_reported() -> None:
     told = _problems(_history(*_run(FIRST, 3, 4, pid=2)))
     assert f"{FIRST} ran 2 times under epoch 1" in told

@@ -10,12 +10,12 @@ import pytest
 from wbengine._clock import SYSTEM, Clock, ManualClock
 
 
-def test_the_system_clock_goes():
+def test_system_clock_returns_current_time():
     assert abs(SYSTEM.time() - time.time()) < 60
     assert SYSTEM.monotonic() <= SYSTEM.monotonic()
 
 
-def test_a_manual_clock_stands_still_until_told():
+def test_manual_clock_moves_only_when_advanced():
     clock = ManualClock(10.0)
     assert isinstance(clock, Clock)
     assert (clock.time(), clock.monotonic()) == (10.0, 10.0)
@@ -25,14 +25,14 @@ def test_a_manual_clock_stands_still_until_told():
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_a_clock_never_goes_back(seconds):
+def test_manual_clock_rejects_negative_and_nan_steps(seconds):
     clock = ManualClock()
-    with pytest.raises(ValueError, match="cannot advance"):
+    with pytest.raises(ValueError, match="to advance a clock"):
         clock.advance(seconds)
     assert clock.monotonic() == 0.0
 
 
-def test_waiting_for_a_queue_advances_a_manual_clock():
+def test_queue_timeout_advances_manual_clock():
     clock = ManualClock(10)
     inbox = clock.queue()
     with pytest.raises(queue.Empty):
@@ -46,7 +46,7 @@ def test_waiting_for_a_queue_advances_a_manual_clock():
     assert clock.monotonic() == 15
 
 
-def test_the_queue_of_a_real_clock_waits():
+def test_queue_timeout_of_system_clock_takes_real_time():
     inbox = SYSTEM.queue()
     began = time.monotonic()
     with pytest.raises(queue.Empty):

@@ -1,4 +1,4 @@
-"""Those who judge flows that were killed see what went wrong, whatever it is."""
+"""The judge of the crash tests finds faults in constructed stories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def problems(story: Story, expected: dict[str, Story], **rules: bool) -> list[st
 
 
 def attempts(story: Story, name: str, count: int) -> Any:
-    """The end of a flow, with another number of attempts of a task."""
+    """Return the end of a flow with another number of attempts of a task."""
     end = copy.deepcopy(story.end)
     assert end is not None
     end["atoms"][name]["row"]["attempt"] = count
@@ -30,7 +30,7 @@ def attempts(story: Story, name: str, count: int) -> Any:
 
 
 @pytest.mark.parametrize("flow", ["main", "undone"])
-def test_nothing_is_wrong_with_what_nobody_disturbs(flow: str, expected: dict[str, Story]) -> None:
+def test_undisturbed_flow_has_no_problems(flow: str, expected: dict[str, Story]) -> None:
     story = expected[flow]
     for rules in ({}, {"once": True}, {"once": True, "lost": True}):
         assert problems(story, expected, **rules) == []
@@ -38,18 +38,20 @@ def test_nothing_is_wrong_with_what_nobody_disturbs(flow: str, expected: dict[st
     assert pictures.saved(story.end) <= set(story.deeds)
 
 
-def test_a_lost_flow_is_seen(expected: dict[str, Story]) -> None:
+def test_lost_flow_is_reported(expected: dict[str, Story]) -> None:
     assert problems(replace(expected["main"], end=None), expected) == ["main: it is lost"]
 
 
-def test_what_runs_twice_is_seen(expected: dict[str, Story]) -> None:
+def test_repeated_execution_is_reported_unless_a_kill_explains_it(
+    expected: dict[str, Story],
+) -> None:
     story = expected["main"]
     twice = replace(story, deeds=[*story.deeds, "left execute 1.0"])
     assert problems(twice, expected) == [
         "main: left execute 1.0 was done 2 times",
         "main: left ran 2 times, under 1 numbers in the end",
     ]
-    # Where a task may run again that was not saved, it may once for each kill.
+    # A task whose result was not saved may run again once for each kill.
     killed = replace(twice, cuts=[Cut(None, 0, 3)], end=attempts(story, "left", 2))
     assert problems(killed, expected) == []
     assert problems(killed, expected, once=True) == ["main: left execute 1.0 was done 2 times"]

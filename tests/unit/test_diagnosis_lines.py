@@ -1,4 +1,4 @@
-"""Checks in a line: what was never tried is told from what took too long."""
+"""Sequential checks: a skipped check differs from one that timed out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from wbengine.diagnosis import findings, lines
 
 
-def test_what_begins_when_all_time_is_over_was_not_tried() -> None:
+def test_check_without_remaining_time_is_reported_as_skipped() -> None:
     over = threading.Event()
 
     def checks(line: lines.Line) -> Iterator[findings.Finding]:
@@ -18,5 +18,5 @@ def test_what_begins_when_all_time_is_over_was_not_tried() -> None:
 
     (found,) = lines.Line("store", checks, time.monotonic() - 2.0).findings()
     over.set()
-    words = "not tried: what comes before it took all the time"
+    words = "skipped: the previous checks used all the time"
     assert (found.check, found.good, found.text) == ("store", False, words)

@@ -1,4 +1,4 @@
-"""A folder as a store: an sqlite database in it, and who may read it."""
+"""Folder as a store: its SQLite database and its permissions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_folder_is_a_database_for_its_owner_only(tmp_path: Path) -> None:
-    """Also in a folder that was there, and others may read."""
+def test_database_in_folder_is_readable_by_owner_only(tmp_path: Path) -> None:
+    """This includes an existing folder that other users can read."""
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     for folder in (tmp_path / "some" / "new", shared):
@@ -41,7 +41,7 @@ def test_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert os.path.exists(f"{path}/flows.db")
 
 
-def test_path_that_is_no_folder_is_named(tmp_path: Path) -> None:
+def test_path_that_is_not_a_folder_appears_in_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         connection = backends.fetch("dir", path=path).get_connection()

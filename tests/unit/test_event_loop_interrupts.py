@@ -1,4 +1,4 @@
-"""A thread that waits for a coroutine is interrupted, or given up: the coroutine is told."""
+"""Interruption and cancellation of threads that wait for a coroutine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def loop() -> Iterator[event_loop.EventLoop]:
 
 
 def check(waiter: Waiter, kind: type[BaseException]) -> None:
-    """It hears once where it waits first; one that is given up may not even begin."""
+    """Check the value, and that the coroutine was interrupted at most once."""
     value = waiter.value.get(timeout=WAIT)
     waiter.thread.join(WAIT)
     waiter.loop.stop()
@@ -65,8 +65,10 @@ def check(waiter: Waiter, kind: type[BaseException]) -> None:
 
 
 @pytest.mark.parametrize("kind", [SOFT, HARD])
-def test_before_its_first_step(loop: event_loop.EventLoop, kind: type[Any]) -> None:
-    """The loop hears of the call and of its interruption in one breath."""
+def test_interrupt_before_first_step_ends_the_call(
+    loop: event_loop.EventLoop, kind: type[Any]
+) -> None:
+    """The loop receives the call and its interruption in one step."""
     entered, door = threading.Event(), threading.Event()
 
     async def blocks() -> None:
@@ -77,7 +79,7 @@ def test_before_its_first_step(loop: event_loop.EventLoop, kind: type[Any]) -> N
     assert entered.wait(WAIT)
     waiter = Waiter(loop)
     interrupt = waiter.interrupt.get(timeout=WAIT)
-    # It is submitted, and the loop does not know it yet.
+    # The call is submitted, but the loop has not read it yet.
     until(lambda: interrupt.redirected)
     interrupt.deliver(kind)
     door.set()
@@ -85,8 +87,10 @@ def test_before_its_first_step(loop: event_loop.EventLoop, kind: type[Any]) -> N
 
 
 @pytest.mark.parametrize("cancelled_first", [False, True])
-def test_cancelled_in_the_same_breath(loop: event_loop.EventLoop, cancelled_first: bool) -> None:
-    """It hears of both, one after the other, as they came."""
+def test_interrupt_and_cancel_together_are_both_delivered_in_order(
+    loop: event_loop.EventLoop, cancelled_first: bool
+) -> None:
+    """The coroutine receives both, one after the other, in the order of arrival."""
     waits, entered, door = threading.Event(), threading.Event(), threading.Event()
     told: list[str] = []
     value: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Graph flows: links by name and by hand, circles, targets, and cheap growth."""
+"""Graph flows: links, cycles, targets and cost of growth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_members_are_linked_by_name_in_any_order(together, order):
     assert flow.requires == set() and flow.provides == set("xyz")
 
 
-def test_several_providers_are_fine_until_somebody_asks():
+def test_several_providers_are_ambiguous_only_if_required():
     flow = gf.Flow("test").add(made("a", "", "xy"), made("b", "", "xz"))
     assert flow.provides == set("xyz")
     flow.add(made("wants", "w"))
@@ -63,13 +63,13 @@ def test_several_providers_are_fine_until_somebody_asks():
     assert snapshot(flow) == before
 
 
-def test_what_the_retry_provides_is_not_linked():
+def test_value_provided_by_retry_creates_no_link():
     flow = gf.Flow("test", retry.AlwaysRevert(provides="x"))
     flow.add(made("a", "", "x"), made("b", "x"))
     assert links(flow) == {} and flow.requires == set()
 
 
-def test_who_already_comes_after_a_provider_needs_no_other():
+def test_task_after_a_provider_is_not_linked_to_a_new_provider():
     a, b, c = made("a", "", "x"), made("b"), made("c", "x")
     flow = gf.Flow("test").add(a, b, c, resolve_requires=False)
     flow.link(a, b).link(b, c)
@@ -78,7 +78,7 @@ def test_who_already_comes_after_a_provider_needs_no_other():
     assert ("d", "c") not in links(flow)
 
 
-def test_circles_by_name_are_refused_and_printed_and_change_nothing():
+def test_add_rejects_dependency_cycle_and_leaves_flow_unchanged():
     flow = gf.Flow("test").add(made("a", "c", "a"), made("b", "a", "b"))
     before = snapshot(flow)
     with pytest.raises(exceptions.DependencyFailure, match=r"c -> a -> b -> c"):
@@ -88,7 +88,7 @@ def test_circles_by_name_are_refused_and_printed_and_change_nothing():
     assert ("d", "a") in links(flow)
 
 
-def test_circles_by_hand_are_refused_and_printed_and_change_nothing():
+def test_link_rejects_cycle_and_leaves_flow_unchanged():
     a, b, c = made("a", "", "x"), made("b", "x"), made("c")
     flow = gf.Flow("test").add(a, b, c).link(b, c)
     before = snapshot(flow)
@@ -101,7 +101,7 @@ def test_circles_by_hand_are_refused_and_printed_and_change_nothing():
     assert snapshot(flow) == before
 
 
-def test_linking_by_hand():
+def test_manual_link_stores_reasons_and_decider():
     a, b = made("a", "", "x"), made("b", "x")
     flow = gf.Flow("test").add(a, b)
     assert flow.link(a, b) is flow
@@ -119,7 +119,7 @@ def test_linking_by_hand():
     assert links(flow)["a", "b"]["decider_depth"] is Depth.ALL
 
 
-def test_join_rules_are_metadata_of_members():
+def test_join_rules_are_stored_as_node_metadata():
     a, b, nested = made("a"), made("b"), linear_flow.Flow("nested")
     flow = gf.Flow("test").add(a, b, nested).link(a, b)
     assert flow.join(b, "Any") is flow
@@ -136,14 +136,14 @@ def test_join_rules_are_metadata_of_members():
         assert [meta for node, meta in each.iter_nodes()].count({}) == 2
 
 
-def test_nested_flows_are_linked_by_their_symbols():
+def test_nested_flows_are_linked_by_provided_and_required_values():
     inner = linear_flow.Flow("inner").add(made("p", "w", "x"), made("q", "x", "y"))
     flow = gf.Flow("test").add(made("a", "y"), inner, made("b", "", "w"))
     assert set(links(flow)) == {("b", "inner"), ("inner", "a")}
     assert flow.requires == set()
 
 
-def test_a_nested_flow_may_grow_after_it_was_added():
+def test_nested_flow_that_grows_after_add_is_linked_correctly():
     inner, deep = linear_flow.Flow("inner"), gf.Flow("deep")
     flow = gf.Flow("test").add(inner, made("wants", "z"))
     inner.add(deep)
@@ -158,7 +158,7 @@ def test_a_nested_flow_may_grow_after_it_was_added():
     assert flow.requires == {"z"}
 
 
-def test_links_and_order_of_iteration():
+def test_iteration_order_follows_links():
     a, b, c, d = (made(name) for name in "abcd")
     flow = gf.Flow("test").add(a, b, c, d).link(d, a).link(b, c)
     assert [node.name for node in flow] == ["b", "d", "c", "a"]
@@ -174,7 +174,7 @@ def targeted():
     return gf.TargetedFlow("test").add(*tasks), tasks
 
 
-def test_only_the_target_and_what_it_needs_count(targeted):
+def test_target_restricts_flow_to_target_and_its_dependencies(targeted):
     flow, tasks = targeted
     flow.set_target(tasks[2])
     assert list(flow) == tasks[:3] and len(flow) == 3
@@ -186,7 +186,7 @@ def test_only_the_target_and_what_it_needs_count(targeted):
     assert len(flow) == 4 and flow.provides == {"a", "b", "d"} and flow.requires == {"z"}
 
 
-def test_what_is_added_or_linked_later_counts(targeted):
+def test_targeted_flow_includes_dependencies_added_after_set_target(targeted):
     flow, tasks = targeted
     flow.set_target(tasks[3])
     assert len(flow) == 3
@@ -197,7 +197,7 @@ def test_what_is_added_or_linked_later_counts(targeted):
     assert len(flow) == 5 and list(flow)[-1] is tasks[3]
 
 
-def test_a_targeted_flow_inside_another_serves_its_part_only():
+def test_nested_targeted_flow_provides_only_values_of_its_target():
     inner = gf.TargetedFlow("inner")
     tasks = [made("a", "", "x"), made("b", "", "y")]
     inner.add(*tasks).set_target(tasks[0])
@@ -208,11 +208,11 @@ def test_a_targeted_flow_inside_another_serves_its_part_only():
     assert set(links(flow)) == {("inner", "c")}
 
 
-# Growth.
+# Cost of growth.
 
 
 class Line:
-    """Tasks of which each needs the one before, to be added one by one, and their flow."""
+    """Flow and its chain of tasks, which are added one by one."""
 
     def __init__(self, count, order):
         self.tasks = [made(f"t{n}", [f"s{n - 1}"] if n else [], [f"s{n}"]) for n in range(count)]
@@ -229,7 +229,7 @@ class Line:
 
 
 @pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
-def test_adding_one_by_one_costs_the_same_for_each(order):
+def test_cost_of_add_does_not_grow_with_flow_size(order):
     assert stepping.growth(lambda count: Line(count, order).add) < 1.5
     line = Line(2_000, order)
     line.add()
@@ -237,7 +237,7 @@ def test_adding_one_by_one_costs_the_same_for_each(order):
     assert line.flow.requires == set()
 
 
-def test_ten_thousand_links_one_by_one():
+def test_cost_of_link_does_not_grow_with_flow_size():
     tasks = [made(f"t{n}") for n in range(10_000)]
 
     def linked(count):
@@ -250,7 +250,7 @@ def test_ten_thousand_links_one_by_one():
         flow.link(tasks[-1], tasks[0])
 
 
-def test_growth_does_not_look_at_members_again(monkeypatch):
+def test_add_reads_symbols_only_of_new_or_changed_members(monkeypatch):
     looked: list[str] = []
     symbols_of = gf.flow.symbols_of
     monkeypatch.setattr(
@@ -266,14 +266,14 @@ def test_growth_does_not_look_at_members_again(monkeypatch):
     assert sorted(looked[50:]) == ["f7", "last"]
 
 
-# Against the definition.
+# Comparison with a reference implementation.
 
 SYMBOLS = st.sets(st.sampled_from("uvwxyz"), max_size=3)
 SPECS = st.lists(st.tuples(SYMBOLS, SYMBOLS, st.booleans(), st.booleans()), max_size=8)
 
 
 class Oracle:
-    """The rules of `add`, looking at everything each time."""
+    """Reference implementation of `add`, which checks all members each time."""
 
     def __init__(self):
         self.nodes, self.edges = [], {}
@@ -327,7 +327,7 @@ def attempt(action, *args, **kwargs):
 
 @example([("", "uv", False, False), ("uv", "", False, False), ("u", "uv", True, True)])
 @given(SPECS)
-def test_adding_one_by_one_follows_the_definition(specs):
+def test_incremental_add_agrees_with_reference_implementation(specs):
     flow, oracle = gf.Flow("test"), Oracle()
     for number, (requires, provides, resolve_requires, resolve_existing) in enumerate(specs):
         one = made(str(number), requires, provides)

@@ -1,4 +1,4 @@
-"""Exceptions raised in a call by another thread: in that call, or nowhere."""
+"""Interrupts: exceptions that one thread raises in a call of another thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wbengine.concurrency import interrupts, timers
 from wbengine.types import failure as ft
 
 WAIT = 60.0
-#: How many calls are made with limits that end about when they do.
+#: Number of calls whose limits are close to their ends.
 MANY = int(os.environ.get("WBENGINE_TEST_ALARMS", "10000"))
 
 SOFT = exceptions.SoftTimeLimitExceeded
@@ -33,13 +33,14 @@ HARD = exceptions.TimeLimitExceeded
 
 @pytest.fixture
 def strays() -> Iterator[list[Any]]:
-    """Whatever is raised where nobody catches it; threads take turns as often as possible."""
+    """Collect uncaught exceptions, and switch threads as often as possible."""
     found: list[Any] = []
     before = threading.excepthook, sys.unraisablehook, sys.getswitchinterval()
     threading.excepthook = found.append
     sys.unraisablehook = found.append
     sys.setswitchinterval(1e-5)
-    # What strikes while one of these runs, Python itself tells as unraisable: they are not ours.
+    # Python reports an exception during a gc callback as unraisable. Other packages own these
+    # callbacks.
     callbacks, gc.callbacks[:] = gc.callbacks[:], []
     yield found
     gc.callbacks[:] = callbacks
@@ -58,7 +59,7 @@ def signals() -> Iterator[None]:
 
 
 def spin(seconds: float, emit: Any = None) -> str:
-    """Nothing but steps of Python code, for a while."""
+    """Execute Python code for some seconds, without blocking."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
@@ -69,17 +70,17 @@ def name_of(value: Any) -> str:
     return type(value.exception).__name__ if isinstance(value, ft.Failure) else str(value)
 
 
-# Where they are raised ---------------------------------------------------------------------------
+# Interrupts of pool calls -------------------------------------------------------------------------
 
 
-def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
-    """Each gives its value or the exception; calls between them, without limits, never that."""
+def test_soft_limit_near_end_of_call_is_raised_only_in_that_call(strays: list[Any]) -> None:
+    """Each call returns its value or the exception. Calls without limits are unaffected."""
     chance, told = random.Random(7), queue.SimpleQueue[Any]()
     seconds = near = 0.0002
     places = threading.Semaphore(6)
 
     def tell(value: Any) -> None:
-        # However fast this machine is, the limits stay near the ends of the calls.
+        # The limits adapt to the speed of the machine, to stay near the ends of the calls.
         nonlocal near
         near *= 0.98 if value == "ended" else 1 / 0.98
         told.put(("limited", name_of(value)))
@@ -101,10 +102,10 @@ def test_calls_that_end_about_when_their_limit_does(strays: list[Any]) -> None:
     assert pool.lost == 0
 
 
-def test_soft_and_hard_limits_that_fall_together(
+def test_coinciding_soft_and_hard_limits_give_one_result_per_call(
     strays: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One outcome each, as many lost as are told to be, and a pool that goes on."""
+    """Each call has one result. Only calls that exceeded their hard limit can lose a thread."""
     caplog.set_level(logging.ERROR)
     chance, told = random.Random(8), queue.SimpleQueue[Any]()
     count = MANY // 10
@@ -128,8 +129,8 @@ def stubborn(seconds: float, emit: Any) -> str:
         return spin(seconds)
 
 
-def test_what_is_told_is_told_whole(strays: list[Any]) -> None:
-    """A receiver of events is no part of the call: nothing is raised in it, but after it."""
+def test_soft_limit_does_not_interrupt_event_callback(strays: list[Any]) -> None:
+    """An event callback is not part of the call: the exception is raised after it."""
     inside = 0
     told = queue.SimpleQueue[Any]()
 
@@ -154,7 +155,7 @@ def tells(count: int, emit: Any) -> str:
     return "told"
 
 
-def test_the_exception_of_a_task_that_cleans_up(strays: list[Any]) -> None:
+def test_call_that_catches_soft_limit_returns_its_value(strays: list[Any]) -> None:
     def body(emit: Any) -> list[str]:
         try:
             spin(WAIT)
@@ -166,14 +167,14 @@ def test_the_exception_of_a_task_that_cleans_up(strays: list[Any]) -> None:
     told = queue.SimpleQueue[Any]()
     with pools.ThreadPool(1) as pool:
         pool.submit(body, (), told.put, None, limits.TimeLimit(0.01, None))
-        assert told.get(timeout=WAIT) == ["the soft time limit is over"]
+        assert told.get(timeout=WAIT) == ["the soft time limit has expired"]
 
 
-# Interrupts by themselves -------------------------------------------------------------------------
+# Single interrupts --------------------------------------------------------------------------------
 
 
 def make(sort: str) -> interrupts.Interrupt:
-    """One for this thread, which is the main one."""
+    """Create an interrupt for this thread, the main thread."""
     handled, interrupts._handled = interrupts._handled, sort == "signal"
     made = interrupts.Interrupt()
     interrupts._handled = handled
@@ -181,7 +182,7 @@ def make(sort: str) -> interrupts.Interrupt:
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_one_that_was_delivered_before_its_call_began(sort: str, signals: None) -> None:
+def test_interrupt_delivered_before_call_is_raised_in_call(sort: str, signals: None) -> None:
     made = make(sort)
     made.deliver()
     value = made.call(spin, (WAIT,))
@@ -190,7 +191,7 @@ def test_one_that_was_delivered_before_its_call_began(sort: str, signals: None) 
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_one_that_comes_too_late_does_nothing(sort: str, signals: None) -> None:
+def test_interrupt_delivered_after_call_has_no_effect(sort: str, signals: None) -> None:
     made = make(sort)
     assert made.call(spin, (0,)) == "ended"
     made.deliver()
@@ -199,7 +200,7 @@ def test_one_that_comes_too_late_does_nothing(sort: str, signals: None) -> None:
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_each_of_two_calls_has_its_own(sort: str, signals: None) -> None:
+def test_nested_calls_receive_only_their_own_interrupt(sort: str, signals: None) -> None:
     outer = make(sort)
     inner: list[Any] = []
 
@@ -218,12 +219,12 @@ def test_each_of_two_calls_has_its_own(sort: str, signals: None) -> None:
 
 
 @pytest.mark.parametrize("sort", ["thread", "signal"])
-def test_both_limits_of_one_call(sort: str, signals: None) -> None:
+def test_soft_then_hard_interrupt_both_reach_the_call(sort: str, signals: None) -> None:
     made = make(sort)
 
     def body() -> str:
         try:
-            made.mask()  # nothing is raised in the timers themselves
+            made.mask()  # no interrupt during the setup of the timer
             timers.of_process().after(0.005, made.deliver)
             made.unmask()
             return spin(WAIT)
@@ -236,14 +237,14 @@ def test_both_limits_of_one_call(sort: str, signals: None) -> None:
     assert made.call(body, ()).check(HARD)
 
 
-def test_a_signal_interrupts_what_waits_in_c(signals: None) -> None:
+def test_signal_interrupts_call_that_blocks_in_c(signals: None) -> None:
     before = time.monotonic()
     value = interrupts.limited(limits.TimeLimit(0.01, None), time.sleep, (WAIT,))
     assert value.check(SOFT)
     assert time.monotonic() - before < WAIT / 2
 
 
-def test_other_threads_do_not_change_handlers_of_signals() -> None:
+def test_handle_signal_in_other_thread_changes_no_handler() -> None:
     before = signal.getsignal(interrupts.SIGNAL)
     other = threading.Thread(target=interrupts.handle_signal)
     other.start()
@@ -262,6 +263,6 @@ sys.settrace(lambda *args: None)
 """
 
 
-def test_a_thread_that_waits_in_c_does_not_stop_one_that_is_traced() -> None:
-    """On Python 3.11 a traced thread stands still while an exception waits for another one."""
+def test_interrupted_thread_blocked_in_c_does_not_stop_traced_thread() -> None:
+    """On Python 3.11, a traced thread blocks while an exception is pending for another thread."""
     subprocess.run([sys.executable, "-c", TRACED], timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""JSON text: whoever writes and reads it, it is as Python's own does."""
+"""JSON text: encoding and decoding agree with the standard library."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Number(int):
 
 
 class Names(dict):  # type: ignore[type-arg]
-    """Python's own asks a dict's subclass what is in it."""
+    """A dict subclass with its own `items`, which the standard encoder calls."""
 
     def items(self) -> Any:
         return [("own", 1)]
@@ -79,7 +79,7 @@ def nested(leaves: st.SearchStrategy[Any], keys: st.SearchStrategy[Any]) -> Any:
 
 
 def outcome(do: Callable[[], Any]) -> tuple[str, Any]:
-    """What came of it, errors by their families."""
+    """Return the result of a call, or the family of its exception."""
     try:
         return "done", do()
     except (exc.InvalidFormat, ValueError, TypeError, RecursionError) as error:
@@ -88,13 +88,13 @@ def outcome(do: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def alone(do: Callable[[], Any]) -> tuple[str, Any]:
-    """What comes of it where Python's own has to do all."""
+    """Return the outcome of a call without orjson."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_json_text, "orjson", None)
         return outcome(do)
 
 
-# Writing ----------------------------------------------------------------------------------------
+# Encoding -----------------------------------------------------------------------------------------
 
 
 @given(nested(LEAVES | ODD, ANY_TEXT | NUMBERS | st.none() | st.booleans() | st.just(b"x")))
@@ -105,8 +105,8 @@ def alone(do: Callable[[], Any]) -> tuple[str, Any]:
 @example([Names(a=1)])
 @example([Data()])
 @example([dt.date(2020, 1, 1)])
-def test_what_is_written_reads_the_same(tree: Any) -> None:
-    """And what Python's own refuses is refused."""
+def test_encoded_text_equals_that_of_standard_json(tree: Any) -> None:
+    """Values that the standard encoder rejects are rejected."""
     plainly = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     how, text = outcome(lambda: plainly(tree).encode("utf-8"))
     for done, data in (
@@ -118,7 +118,7 @@ def test_what_is_written_reads_the_same(tree: Any) -> None:
 
 
 @given(nested(LEAVES, ANY_TEXT))
-def test_lone_surrogates_become_question_marks(tree: Any) -> None:
+def test_replace_mode_encodes_lone_surrogates_as_question_marks(tree: Any) -> None:
     how, data = outcome(lambda: _json_text.encode(tree, "replace"))
     assert (how, data) == alone(lambda: _json_text.encode(tree, "replace")) or same(
         json.loads(data), json.loads(_json_text.text_of(tree).encode("utf-8", "replace"))
@@ -134,7 +134,7 @@ TRAVELLING = nested(
 
 
 def is_text(value: Any) -> bool:
-    """Whether it has no lone surrogates, which nobody could send."""
+    """Return True if the value has no lone surrogates, which cannot be sent."""
     try:
         kombu_json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -144,15 +144,14 @@ def is_text(value: Any) -> bool:
 
 @given(TRAVELLING.filter(is_text))
 @example([math.nan, -math.inf, None])
-def test_bodies_say_to_taskflow_what_kombus_would(value: Any) -> None:
-    """NaN and infinities too."""
+def test_body_for_taskflow_decodes_in_kombu_like_its_own(value: Any) -> None:
     body = {"state": "SUCCESS", "data": {"result": plain.pack(value)}}
     theirs = kombu_json.dumps({"state": "SUCCESS", "data": {"result": value}})
     assert same(kombu_json.loads(env.Envelope("RESPONSE", body).encoded), kombu_json.loads(theirs))
 
 
 @given(TRAVELLING)
-def test_bodies_say_to_ours_what_was_packed(value: Any) -> None:
+def test_body_for_wbengine_unpacks_to_the_packed_value(value: Any) -> None:
     headers = {env.WBE_VERSION: env.VERSION}
     packed = {"result": _codec.pack(value)}
     encoded = env.Envelope("RESPONSE", packed, headers=headers).encoded
@@ -160,7 +159,7 @@ def test_bodies_say_to_ours_what_was_packed(value: Any) -> None:
     assert same(_codec.unpack(env.parse(encoded)["result"]), value)
 
 
-# Reading ----------------------------------------------------------------------------------------
+# Decoding -----------------------------------------------------------------------------------------
 
 SOUND = nested(LEAVES, ANY_TEXT)
 PIECES = st.sampled_from(
@@ -184,7 +183,7 @@ PIECES = st.sampled_from(
 
 @st.composite
 def texts(draw: st.DrawFn) -> bytes:
-    """JSON, or nearly: as one of many writes it, perhaps with something in the wrong place."""
+    """Generate JSON text as various encoders write it, sometimes with errors."""
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]))
     ascii_only = draw(st.booleans())
     tree = draw(SOUND)
@@ -207,7 +206,7 @@ def texts(draw: st.DrawFn) -> bytes:
 @example(b'"\\ud800"')
 @example(b"[-0]")
 @example(b"[1.0,1e16,1e+16]")
-def test_what_is_read_is_what_python_reads(data: bytes) -> None:
+def test_parsed_text_equals_that_of_standard_json(data: bytes) -> None:
     for read in (_codec.parse, lambda data: _codec.parse(data, 3), _codec.loads):
         (how, tree), (expected, own) = outcome(lambda: read(data)), alone(lambda: read(data))  # noqa: B023
         assert how == expected
@@ -215,7 +214,7 @@ def test_what_is_read_is_what_python_reads(data: bytes) -> None:
 
 
 @given(SOUND, st.integers(0, 6))
-def test_levels(tree: Any, depth: int) -> None:
+def test_nesting_depth_is_measured_correctly(tree: Any, depth: int) -> None:
     def levels(tree: Any) -> int:
         inner = tree.values() if isinstance(tree, dict) else tree
         return 1 + max(map(levels, inner), default=0) if isinstance(tree, dict | list) else 0
@@ -228,25 +227,25 @@ def test_levels(tree: Any, depth: int) -> None:
     tree = json.loads(json.dumps(tree))
     assert _json_text.is_deeper(tree, depth) is (levels(tree) > depth)
     for more in (tree, [tree, "x" * 3000], [tree, *[[]] * 150, "x" * 3000]):
-        data = json.dumps(hollow(more)).encode()  # some numbers in it are not to be read
+        data = json.dumps(hollow(more)).encode()  # text of the containers only
         assert not levels(more) or _json_text.opens_more(data, levels(more) - 1)
 
 
-def test_levels_of_long_texts_are_not_overrated() -> None:
-    for separators in ((",", ":"), (", ", ": ")):  # as it is written here, and as it may be
+def test_number_of_containers_in_long_text_is_not_overestimated() -> None:
+    for separators in ((",", ":"), (", ", ": ")):  # the format of this encoder and of others
         data = json.dumps({"a": ["x" * 5000, {}]}, separators=separators).encode()
         assert _json_text.opens_more(data, 2) and not _json_text.opens_more(data, 3)
 
 
 @fast
-def test_the_fast_one_is_used() -> None:
+def test_decode_uses_orjson_and_rejects_noncanonical_text() -> None:
     assert same(_json_text.decode(b'{"a":[1,2.5,"x"]}'), {"a": [1, 2.5, "x"]})
     for other in (b'{"a": 1}', b'{"a":1,"a":1}', b"[1.50]", b"NaN", b""):
         with pytest.raises(ValueError):
             _json_text.decode(other)
 
 
-def test_small_texts_take_no_more_memory_than_they_need() -> None:
+def test_encoded_small_texts_use_little_memory() -> None:
     tree = {"a": "x" * 100}
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Notifiers: who is told what, in which order, and what listeners cannot break."""
+"""Notifiers: order of callbacks, filters, errors and concurrent changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def heard() -> Recorder:
     return Recorder()
 
 
-def test_a_callback_gets_event_arguments_and_details(heard):
+def test_callback_receives_event_arguments_and_details(heard):
     notifier = nt.Notifier()
     notifier.register("e", heard, args=(1, 2), kwargs={"k": 3})
     notifier.notify("e", {"a": 1})
@@ -38,7 +38,7 @@ def test_a_callback_gets_event_arguments_and_details(heard):
     assert heard.calls == [("e", (1, 2), {"a": 1}, {"k": 3}), ("e", (1, 2), {}, {"k": 3})]
 
 
-def test_those_for_any_event_come_first_and_all_keep_their_order():
+def test_any_event_callbacks_run_first_in_order_of_registration():
     notifier, order = nt.Notifier(), []
     for name, event in [("s1", "e"), ("a1", "*"), ("s2", "e"), ("a2", nt.Notifier.ANY)]:
         notifier.register(event, lambda event, details, name=name: order.append(name))
@@ -46,7 +46,7 @@ def test_those_for_any_event_come_first_and_all_keep_their_order():
     assert order == ["a1", "a2", "s1", "s2"]
 
 
-def test_each_callback_gets_details_of_its_own():
+def test_each_callback_receives_its_own_copy_of_details():
     notifier, seen = nt.Notifier(), []
 
     def spoil(event, details):
@@ -60,14 +60,14 @@ def test_each_callback_gets_details_of_its_own():
     assert seen == [{"a": 1}, {"a": 1}] and details == {"a": 1}
 
 
-def test_errors_of_listeners_are_logged_never_raised(heard, caplog):
+def test_errors_of_callbacks_are_logged_and_not_raised(heard, caplog):
     notifier = nt.Notifier()
 
     def broken(event, details):
         raise RuntimeError("listener broke")
 
     notifier.register("e", broken)
-    notifier.register("e", lambda **_: None)  # takes the event by no name: a TypeError
+    notifier.register("e", lambda **_: None)  # accepts no positional event: TypeError
     notifier.register("e", heard)
     with caplog.at_level(logging.WARNING):
         notifier.notify("e", {})
@@ -75,17 +75,17 @@ def test_errors_of_listeners_are_logged_never_raised(heard, caplog):
     assert "listener broke" in caplog.text and "broken" in caplog.text
 
 
-def test_a_filter_decides_each_time(heard, caplog):
+def test_details_filter_is_evaluated_for_each_event(heard, caplog):
     notifier = nt.Notifier()
     notifier.register("e", heard, details_filter=lambda details: details["n"] > 1)
     for n in range(4):
         notifier.notify("e", {"n": n})
-    notifier.notify("e", {})  # the filter fails: logged
+    notifier.notify("e", {})  # the filter raises KeyError, which is logged
     assert [call[2]["n"] for call in heard.calls] == [2, 3]
     assert "KeyError" in caplog.text
 
 
-def test_registering_the_same_twice_is_refused(heard):
+def test_duplicate_registration_is_rejected(heard):
     notifier = nt.Notifier()
 
     def only(details):
@@ -102,7 +102,7 @@ def test_registering_the_same_twice_is_refused(heard):
     assert not notifier.is_registered("g", heard)
 
 
-def test_bound_methods_are_the_same_callback():
+def test_bound_methods_of_one_object_are_the_same_callback():
     class Listener:
         def told(self, event, details): ...
 
@@ -114,7 +114,7 @@ def test_bound_methods_are_the_same_callback():
     assert notifier.deregister("e", listener.told)
 
 
-def test_deregistering(heard):
+def test_deregister_removes_only_the_given_callback(heard):
     notifier = nt.Notifier()
     notifier.register("e", heard)
     notifier.register("e", print)
@@ -129,7 +129,7 @@ def test_deregistering(heard):
     assert len(notifier) == 0 and bool(notifier)
 
 
-def test_listeners_may_be_changed_by_listeners(heard):
+def test_callback_can_change_callbacks_during_notify(heard):
     notifier = nt.Notifier()
 
     def once(event, details):
@@ -138,12 +138,12 @@ def test_listeners_may_be_changed_by_listeners(heard):
 
     notifier.register("e", once)
     notifier.notify("e", {})
-    assert heard.calls == []  # those told are those registered when it began
+    assert heard.calls == []  # only callbacks registered before `notify` are called
     notifier.notify("e", {})
     assert heard.events == ["e"]
 
 
-def test_listeners_may_be_changed_by_other_threads():
+def test_threads_can_change_callbacks_during_notify():
     notifier = nt.Notifier()
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -168,8 +168,7 @@ def test_listeners_may_be_changed_by_other_threads():
     assert not errors
 
 
-def test_listeners_registered_by_many_threads_at_a_time_are_all_kept():
-    """And of those removed at a time none is left."""
+def test_concurrent_registrations_and_removals_are_all_applied():
     notifier = nt.Notifier()
     recorders = [[Recorder() for _ in range(100)] for _ in range(8)]
     before = sys.getswitchinterval()
@@ -193,7 +192,7 @@ def test_listeners_registered_by_many_threads_at_a_time_are_all_kept():
         sys.setswitchinterval(before)
 
 
-def test_any_itself_is_no_event(heard):
+def test_any_cannot_be_notified_as_event(heard):
     notifier = nt.Notifier()
     notifier.register(nt.Notifier.ANY, heard)
     notifier.notify(nt.Notifier.ANY, {})
@@ -202,7 +201,7 @@ def test_any_itself_is_no_event(heard):
 
 
 @pytest.mark.parametrize("make", [nt.Notifier, lambda: nt.RestrictedNotifier(["e"])])
-def test_copies_are_independent(make, heard):
+def test_copied_notifier_is_independent(make, heard):
     notifier = make()
     notifier.register("e", heard)
     for other in (notifier.copy(), copy.copy(notifier)):
@@ -211,7 +210,7 @@ def test_copies_are_independent(make, heard):
         assert len(notifier) == 1 and len(other) == 0
 
 
-def test_a_restricted_notifier_knows_its_events(heard):
+def test_restricted_notifier_rejects_unknown_events(heard):
     notifier = nt.RestrictedNotifier(["started", "ended"])
     assert set(notifier.events_iter()) == {"started", "ended"}
     with pytest.raises(ValueError, match=r"'startd'.*did you mean 'started'.*ended, started"):
@@ -224,7 +223,7 @@ def test_a_restricted_notifier_knows_its_events(heard):
         nt.RestrictedNotifier(["e"], allow_any=False).register("*", heard)
 
 
-def test_register_deregister(heard):
+def test_register_deregister_removes_callback_after_exception(heard):
     notifier = nt.Notifier()
     with pytest.raises(RuntimeError), nt.register_deregister(notifier, "e", heard):
         notifier.notify("e", {})
@@ -235,7 +234,7 @@ def test_register_deregister(heard):
         assert len(notifier) == 0
 
 
-def test_listener_attributes(heard):
+def test_listener_attributes_are_readable_and_protected(heard):
     listener = nt.Notifier().register("e", heard, args=[1], kwargs={"k": 2})
     assert (listener.callback, listener.args, listener.kwargs) == (heard, (1,), {"k": 2})
     assert listener.details_filter is None

@@ -1,4 +1,4 @@
-"""Children that cannot start: it is said once, and no more of them are made."""
+"""Child processes that cannot start: one error, and no endless restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.support.fresh import REPOSITORY
 from wbengine import pools
 
-#: It has no `if __name__ == "__main__":`, so each child runs it, too.
+#: Script without `if __name__ == "__main__":`, so that each child runs it.
 STORM = """
 import os
 from wbengine import engines, task
@@ -30,7 +30,7 @@ engines.run(flow, engine="parallel", executor="processes", max_workers=2)
 """
 
 
-def test_a_script_that_its_children_run_again_ends_at_once(tmp_path: Path) -> None:
+def test_script_without_main_guard_fails_at_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(STORM)
     ended = subprocess.run(
@@ -43,10 +43,10 @@ def test_a_script_that_its_children_run_again_ends_at_once(tmp_path: Path) -> No
     )
     assert ended.returncode == 1
     told = ended.stderr.splitlines()
-    refused = [line for line in told if line.startswith("RuntimeError: a child process cannot")]
+    refused = [line for line in told if line.startswith("RuntimeError: a child process must not")]
     assert 1 <= len(refused) <= 2
-    assert 'belongs below `if __name__ == "__main__":`' in told[-1]
-    assert len(told[-1]) < 5000  # some failures, and how many more
+    assert 'below `if __name__ == "__main__":`' in told[-1]
+    assert len(told[-1]) < 5000  # a few failures, and the number of the others
     assert (tmp_path / "runs").read_text() in ("xx", "xxx")
 
 
@@ -59,7 +59,7 @@ def failures(pool: pools.ProcessPool, calls: int) -> list[str]:
 
 @pytest.fixture
 def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pools.ProcessPool]:
-    """A pool of one child, which imports a module of this text before it is ready."""
+    """Return a function that creates a pool whose child imports a module before it is ready."""
 
     def made(text: str, **options: Any) -> pools.ProcessPool:
         (tmp_path / "first_of_all.py").write_text(text)
@@ -71,29 +71,31 @@ def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return made
 
 
-def test_child_that_ends_by_itself_before_it_is_ready_is_not_made_again(importing: Any) -> None:
+def test_child_that_exits_before_ready_is_not_started_again(importing: Any) -> None:
     with importing("import os; os._exit(3)") as pool:
         told = failures(pool, 5)
-    assert len(set(told)) == 1  # one process of one number
+    assert len(set(told)) == 1  # all errors name the same process
     assert "ended with exit code 3 before it was ready; each child process imports" in told[0]
 
 
-def test_child_that_is_killed_before_it_is_ready_is_made_again(importing: Any) -> None:
-    """The system had no memory, perhaps, and has some later."""
+def test_child_that_is_killed_before_ready_is_started_again(importing: Any) -> None:
+    """The cause may be a temporary lack of memory."""
     with importing("import os; os.kill(os.getpid(), 9)") as pool:
         told = failures(pool, 3)
     assert len(set(told)) == 3
     assert all("was killed by SIGKILL before it was ready" in text for text in told)
 
 
-def test_module_that_cannot_be_imported_is_no_matter_of_other_calls(importing: Any) -> None:
+def test_failed_preload_does_not_affect_other_calls(importing: Any) -> None:
     values: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with importing("raise LookupError('not here')") as pool:
         pool.submit(_number, (), values.put)
         assert values.get(timeout=60) == 1
 
 
-def test_a_pool_that_had_children_goes_on_making_them(importing: Any, tmp_path: Path) -> None:
+def test_pool_that_had_a_ready_child_keeps_starting_children(
+    importing: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "was here"
     leaves = f"import os, pathlib\npath = {str(path)!r}\nif os.path.exists(path): os._exit(3)\n"
     values: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""What the oracle of `tests/property` does not see of retries: odd answers, and very many."""
+"""Invalid decisions and deep nesting of retries, in addition to `tests/property`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nested(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("answer", [None, "retry", 3, True])
-def test_a_wrong_answer_is_refused_with_the_name_of_its_retry(answer: Any) -> None:
+def test_invalid_decision_is_rejected_with_the_retry_name(answer: Any) -> None:
     plan = nested(1)
 
     def ask(controller: int, failed: int) -> Any:
@@ -30,7 +30,7 @@ def test_a_wrong_answer_is_refused_with_the_name_of_its_retry(answer: Any) -> No
         retry_decisions.resolve(plan, plan.by_name["a"], ask, defer_reverts=True)
 
 
-def test_retries_of_five_thousand_levels_are_asked_without_recursion() -> None:
+def test_decisions_of_five_thousand_nested_retries_need_no_recursion() -> None:
     plan = nested(5000)
     found = retry_decisions.resolve(
         plan, plan.by_name["a"], lambda controller, failed: retry.REVERT, defer_reverts=False

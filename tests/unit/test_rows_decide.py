@@ -1,4 +1,4 @@
-"""A ledger in a place of its own: what a row says is an outcome, and what an answer says is not."""
+"""Results with a ledger outside the broker: rows decide, replies only announce."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def fail(bench: Bench, entry: TrackedRequest) -> list[fx.Effect]:
     return bench.answer(entry, pr.FAILURE, {"result": failure})
 
 
-def test_outcome_is_that_of_the_row(bench: Bench) -> None:
+def test_separate_ledger_row_overrides_the_reply(bench: Bench) -> None:
     entry = bench.pending()
     assert bench.succeed(entry, 3) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
     (outcome,) = settled(bench.recovery.on_row(entry, done(entry), T0))
     assert (outcome.value, outcome.worker) == (7, "w1")
 
 
-def test_outcome_of_a_task_that_a_worker_runs_is_not_believed(bench: Bench) -> None:
+def test_terminal_reply_of_a_claimed_row_does_not_settle_the_request(bench: Bench) -> None:
     entry = bench.running("w1")
     for tell in (bench.succeed, lambda entry: fail(bench, entry)):
         assert tell(entry) == [fx.Inspect(entry), fx.Acknowledge("receipt")]
@@ -50,22 +50,22 @@ def test_outcome_of_a_task_that_a_worker_runs_is_not_believed(bench: Bench) -> N
     assert settled(bench.recovery.on_row(entry, done(entry), T0))[0].value == 7
 
 
-def test_success_of_a_task_that_no_worker_has_is_not_believed(bench: Bench) -> None:
+def test_success_reply_of_an_open_row_does_not_settle_the_request(bench: Bench) -> None:
     entry = bench.pending()
     bench.succeed(entry)
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0) == []
     assert entry.state == pr.PENDING
 
 
-def test_refusal_ends_only_what_no_worker_can_begin_any_more(bench: Bench) -> None:
-    """Such as one of a worker that does not hold the ledger: nobody has claimed the row."""
+def test_failure_reply_of_an_open_row_settles_after_a_revoke(bench: Bench) -> None:
+    """An example is a reply of a worker that uses another ledger."""
     entry = bench.pending()
     fail(bench, entry)
     assert bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0) == [fx.Revoke(entry)]
     assert failures(bench.recovery.on_revoked(entry, True, T0), exc.NotFound) == ["another ledger"]
 
 
-def test_refusal_of_what_was_claimed_meanwhile_is_forgotten(bench: Bench) -> None:
+def test_failure_reply_is_dropped_if_the_row_was_claimed_since(bench: Bench) -> None:
     entry = bench.pending()
     fail(bench, entry)
     bench.recovery.on_row(entry, Seen(ledgers.ROW_OPEN, epoch=1), T0)

@@ -1,4 +1,4 @@
-"""The run loop: what is written, submitted and told, and in which order."""
+"""Writes, submissions and events of the run loop, and their order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Boom(task.Task):
 
 
 class Writing(memory.MemoryBackend):
-    """Writes down the states it is given to keep."""
+    """Backend that logs the written states."""
 
     def __init__(self, log: list[Any]) -> None:
         super().__init__()
@@ -62,8 +62,7 @@ def made(flow: Any, executor: Any, backend: Any = None, **options: Any) -> engin
 
 
 @pytest.mark.parametrize("size", [1, 40])
-def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
-    """However many tasks are ready."""
+def test_ready_tasks_of_any_number_start_with_one_write(size: int) -> None:
     log: list[Any] = []
     flow = unordered_flow.Flow("f").add(*[Plain(f"t{n}") for n in range(size)])
     engine = made(flow, HeldTasks(log), Writing(log))
@@ -73,8 +72,7 @@ def test_a_turn_costs_one_write_and_one_round_of_states(size: int) -> None:
     assert sum(entry[0] == "write" for entry in log) == 2
 
 
-def test_outcomes_that_arrive_together_are_one_turn() -> None:
-    """ANALYZING takes all that is there."""
+def test_results_that_arrive_together_are_analyzed_together() -> None:
     executor = HeldTasks([], held=True)
     flow = unordered_flow.Flow("f").add(Plain("a"), Plain("b"), Plain("c"))
     engine = made(flow, executor)
@@ -86,8 +84,7 @@ def test_outcomes_that_arrive_together_are_one_turn() -> None:
     assert list(steps) == ["ANALYZING", "SUCCESS"]
 
 
-def test_a_wait_that_times_out_only_waits_again() -> None:
-    """`timeout` gives the caller a turn; it ends nothing and writes nothing."""
+def test_run_iter_timeout_writes_nothing_and_waits_again() -> None:
     log: list[Any] = []
     executor = HeldTasks(log, held=True)
     engine = made(linear_flow.Flow("f").add(Plain("a")), executor, Writing(log))
@@ -97,11 +94,10 @@ def test_a_wait_that_times_out_only_waits_again() -> None:
     written = len(log)
     executor.release()
     assert list(steps)[-1] == "SUCCESS"
-    assert len(log) == written + 2  # the result, and that it may be forgotten
+    assert len(log) == written + 2  # The write of the result, and `retire`.
 
 
-def test_a_kept_failure_takes_back_what_has_not_started() -> None:
-    """With `never_resolve` nothing new starts, and what runs finishes."""
+def test_never_resolve_resets_submitted_tasks_that_did_not_start() -> None:
     executor = HeldTasks([], held=True)
     flow = unordered_flow.Flow("f").add(Boom("a"), Plain("b"))
     engine = made(flow, executor, never_resolve=True)
@@ -116,11 +112,9 @@ def test_a_kept_failure_takes_back_what_has_not_started() -> None:
 
 
 @pytest.mark.parametrize("reads", range(6))
-def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: int) -> None:
-    """What was not submitted is PENDING again, wherever the interruption came."""
-
+def test_interrupt_while_tasks_are_selected_leaves_all_pending(reads: int) -> None:
     class Interrupts(Plain):
-        left = -1  # never
+        left = -1  # Never.
 
         @property
         def priority(self) -> int:  # type: ignore[override]
@@ -147,11 +141,9 @@ def test_an_interruption_while_a_turn_begins_leaves_nothing_half_begun(reads: in
 
 
 @pytest.mark.parametrize("reads", range(4))
-def test_an_interruption_while_a_turn_is_submitted_leaves_only_what_was_submitted(
+def test_interrupt_during_submission_finishes_only_submitted_tasks(
     reads: int,
 ) -> None:
-    """What did not get to the executor is PENDING again; what did is finished."""
-
     class Interrupted(HeldTasks):
         left = reads
 
@@ -172,8 +164,8 @@ def test_an_interruption_while_a_turn_is_submitted_leaves_only_what_was_submitte
     assert engine.storage.get_flow_state() == states.SUCCESS
 
 
-def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> None:
-    """The executor may be the same; what waits there belongs to somebody else."""
+def test_suspend_of_an_ended_run_does_not_affect_the_next_run() -> None:
+    """The next run may use the same executor, in which its tasks wait."""
     executor = HeldTasks([])
     engine = made(linear_flow.Flow("f").add(Plain("a"), Boom("b")), executor)
     with pytest.raises(ValueError):
@@ -194,8 +186,8 @@ def test_whoever_suspends_a_run_that_is_over_takes_nothing_from_the_next() -> No
         list(steps)
 
 
-def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
-    """Both are in the same write; what began is given back without a word."""
+def test_listener_that_suspends_receives_no_event_of_a_reset_task() -> None:
+    """The RUNNING state of the next task is in the write that contains the suspending result."""
     log: list[Any] = []
     flow = linear_flow.Flow("f").add(Plain("a"), Plain("b"))
     engine = made(flow, HeldTasks(log), Writing(log))
@@ -219,9 +211,7 @@ def test_a_listener_that_suspends_does_not_hear_of_what_is_taken_back() -> None:
     assert told[2:] == [("b", "RUNNING"), ("b", "SUCCESS")]
 
 
-def test_an_executor_that_cannot_start_changes_nothing() -> None:
-    """Its error is raised; the flow waits for the next run."""
-
+def test_failed_start_of_the_executor_changes_no_state() -> None:
     class Unreachable(HeldTasks):
         def start(self) -> None:
             raise exceptions.TransportFailure("no broker")
@@ -235,8 +225,8 @@ def test_an_executor_that_cannot_start_changes_nothing() -> None:
     assert engine.storage.get_atom_state("a") == states.PENDING
 
 
-def test_an_engine_that_ran_leaves_no_cyclic_garbage() -> None:
-    """Its memory is free at once, not when the collector comes by."""
+def test_engine_leaves_no_reference_cycle_after_a_run() -> None:
+    """Memory is released without the garbage collector."""
     flow = linear_flow.Flow("f", retry=retry.Times(2)).add(Plain("a"), Plain("b"))
     engine = made(flow, executors.SerialTaskExecutor())
     engine.run()

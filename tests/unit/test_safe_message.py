@@ -1,4 +1,4 @@
-"""Channels of kombu's own transports whose messages are taken as they came."""
+"""Channels of kombu's transports that neither decompress nor decode messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wbengine import exceptions
 from wbengine.engines.worker_based.messages import envelope as env
 from wbengine.transports import safe_message
 
-#: To who expands it, a thousand times as much.
+#: Expands to one megabyte.
 BOMB = bz2.compress(b'{"a": 1}' + b" " * 1_000_000)
 
 
@@ -23,7 +23,7 @@ def connection(request: pytest.FixtureRequest) -> kombu.Connection:
 
 
 def _sent(connection: kombu.Connection, body: bytes, **more: object) -> kombu.Message:
-    """What comes of a message that is sent."""
+    """Publish a message and return it as received."""
     with connection:
         channel = safe_message.channel_of(connection)
         queue = kombu.Queue("wary", kombu.Exchange(""), routing_key="wary")(channel)
@@ -35,7 +35,9 @@ def _sent(connection: kombu.Connection, body: bytes, **more: object) -> kombu.Me
 
 
 @pytest.mark.parametrize("how", ["bzip2", "application/x-gzip", "no such"])
-def test_what_is_compressed_stays_so_and_is_refused(connection: kombu.Connection, how: str) -> None:
+def test_compressed_message_is_not_expanded_and_is_rejected(
+    connection: kombu.Connection, how: str
+) -> None:
     found = _sent(connection, BOMB, headers={"compression": how, "a": 1}, content_encoding="binary")
     assert found.compressed and not found.errors
     assert bytes(found.body) == BOMB
@@ -44,14 +46,14 @@ def test_what_is_compressed_stays_so_and_is_refused(connection: kombu.Connection
         env.body_of(found)
 
 
-def test_all_else_is_as_it_was(connection: kombu.Connection) -> None:
+def test_uncompressed_message_is_read_normally(connection: kombu.Connection) -> None:
     found = _sent(connection, b'{"a": 1}', headers={"a": 1}, content_encoding="utf-8")
     assert not found.compressed
     assert found.headers == {"a": 1}
     assert env.body_of(found) == {"a": 1}
 
 
-def test_no_codec_that_a_message_names_is_used(rabbitmq_url: Place) -> None:
+def test_content_encoding_of_a_message_is_ignored(rabbitmq_url: Place) -> None:
     body = '{"a": 1}'.encode("utf-16")
     found = _sent(kombu.Connection(rabbitmq_url), body, content_encoding="utf-16")
     assert found.body == body

@@ -1,4 +1,4 @@
-"""What is told of workers and requests to those who look on."""
+"""Snapshots of workers and requests."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def request(number: int = 1, state: Any = "finished", **more: Any) -> snapshots.
     ("started", "ended", "runtime"),
     [(1.0, 3.5, 2.5), (3.0, 1.0, 0.0), (None, 3.0, None), (1.0, None, None)],
 )
-def test_a_runtime(started: Any, ended: Any, runtime: Any) -> None:
+def test_runtime_of_a_request_is_never_negative(started: Any, ended: Any, runtime: Any) -> None:
     assert request(started=started, ended=ended).runtime == runtime
 
 
-def test_states_that_can_be_asked_for() -> None:
+def test_unknown_request_state_is_rejected_with_a_suggestion() -> None:
     assert [snapshots.check_state(state) for state in (None, *snapshots.STATES)] == [
         None, "deferred", "queued", "started", "finished", "failed",
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def topic_worker(topic: str, identity: Any = "w1", **more: Any) -> roster.TopicW
     return made
 
 
-def test_a_process_is_one_on_all_its_topics() -> None:
+def test_worker_snapshot_combines_all_topics_of_a_process() -> None:
     alive = life.Life("busy", birth=3.0)
     workers = [
         topic_worker("t", last_seen=10.0, slots=4, running=1),
@@ -57,7 +57,7 @@ def test_a_process_is_one_on_all_its_topics() -> None:
         first.slots = 5  # type: ignore[misc]
 
 
-def test_peers_without_identity_are_one_for_each_topic() -> None:
+def test_workers_without_identity_have_one_snapshot_per_topic() -> None:
     workers = [topic_worker(name, roster.NO_IDENTITY, running=1) for name in ("t", "u")]
     found = snapshots.of_workers(workers, now=0.0, wall=0.0)
     assert [(one.identity, one.topics, one.state) for one in found] == [

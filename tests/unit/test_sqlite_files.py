@@ -1,4 +1,4 @@
-"""Network file systems are told by the system's table of mounts."""
+"""Detection of network file systems from the mount table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ me@host: /opt/data fuse.sshfs rw 0 0
         ("/opt/data/flows.db", "fuse.sshfs"),
     ],
 )
-def test_file_system_of_a_path_is_that_of_the_last_mount_above_it(path: str, kind: str) -> None:
+def test_file_system_of_a_path_is_that_of_its_last_mount(path: str, kind: str) -> None:
     assert _sqlite_files.kind_of(path, TABLE) == kind
 
 

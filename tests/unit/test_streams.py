@@ -1,4 +1,4 @@
-"""Commands that are started without standard streams, or with narrow ones."""
+"""Commands without standard streams, or with a narrow encoding."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shell(words: str, *arguments: str, **options: object) -> subprocess.Complete
         ("<&- >&- 2>&-", "", ""),
     ],
 )
-def test_no_file_takes_the_place_of_a_closed_stream(
+def test_opened_file_does_not_replace_a_closed_standard_stream(
     tmp_path: Path, closed: str, out: str, err: str
 ) -> None:
     ended = shell(f'"$@" {closed}', "-c", OPENER, str(tmp_path / "file"))
@@ -47,13 +47,13 @@ def test_no_file_takes_the_place_of_a_closed_stream(
     assert (tmp_path / "file").read_text() == "True"
 
 
-def test_what_an_encoding_lacks_is_replaced() -> None:
+def test_characters_missing_in_the_encoding_are_replaced() -> None:
     code = "from wbengine import _streams; _streams.ensure(); print('\\u2026 \\u00e4')"
     ended = shell('env PYTHONIOENCODING=ascii "$@"', "-c", code)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "? ?\n", "")
 
 
-def test_a_worker_needs_no_streams(tmp_path: Path) -> None:
+def test_worker_runs_without_standard_streams(tmp_path: Path) -> None:
     ended = shell(
         '"$@" <&- >&- 2>&-', "-W", "error", "-m", "wbengine.worker",
         "--url", f"filesystem://{tmp_path / 'broker'}", "--topic", "t",
@@ -63,7 +63,7 @@ def test_a_worker_needs_no_streams(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
-def test_the_reader_of_a_report_may_leave_early(tmp_path: Path) -> None:
+def test_closed_stdout_does_not_fail_the_census_report(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "one.py").write_text("x = 1\n")
     with subprocess.Popen(

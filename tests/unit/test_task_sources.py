@@ -1,4 +1,4 @@
-"""The task source of a worker: counted, described and closed with it."""
+"""Task sources of workers: counting, description and closing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wbengine.engines.worker_based.worker_side import describing, task_sources
 
 
 class Broken(task_sources.TaskSource):
-    """One that cannot be closed."""
+    """Task source that cannot be closed."""
 
     description = (("jobs", "from afar"),)
 
@@ -26,12 +26,12 @@ def test_max_tasks_counts_tasks_of_sources() -> None:
     assert core.admit() == (False, [])
 
 
-def test_without_max_tasks_all_are_admitted() -> None:
+def test_all_tasks_are_admitted_without_max_tasks() -> None:
     core = server.Server("w", {}, {}, 2)
     assert {core.admit() == (True, []) for _ in range(5)} == {True}
 
 
-def test_worker_ends_although_its_source_cannot_be_closed(
+def test_worker_ends_if_its_source_cannot_be_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with worker_in_thread("memory://broken", sample_tasks, source=Broken()) as worker:

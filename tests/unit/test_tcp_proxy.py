@@ -14,7 +14,7 @@ from tests.support.workers import until
 
 
 class Echo:
-    """A server that answers what it hears, and tells how its connections ended."""
+    """Server that echoes its input and records how each connection ended."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ class Echo:
                 self.ends.append(type(error).__name__)
 
     def close(self) -> None:
-        """After `start`."""
+        """Stop the server, which must be started."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for thread in self._threads:
@@ -89,8 +89,8 @@ def _heard(end: socket.socket, size: int) -> bytes:
     return heard
 
 
-def test_bytes_pass_in_order(proxy: tcp_proxy.Proxy) -> None:
-    """Also more of them than fit anywhere."""
+def test_proxy_forwards_bytes_in_order(proxy: tcp_proxy.Proxy) -> None:
+    """The amount exceeds all buffers."""
     much = bytes(range(256)) * 8_000
     with _connect(proxy) as one, _connect(proxy) as other:
         assert _ask(other, b"hello") == b"hello"
@@ -105,7 +105,7 @@ def test_bytes_pass_in_order(proxy: tcp_proxy.Proxy) -> None:
     until(lambda: proxy.connections() == 0)
 
 
-def test_a_cut_is_seen_at_both_ends(proxy: tcp_proxy.Proxy, echo: Echo) -> None:
+def test_cut_resets_both_ends_of_a_connection(proxy: tcp_proxy.Proxy, echo: Echo) -> None:
     with _connect(proxy) as end:
         _ask(end, b"hello")
         assert proxy.cut() == 1

@@ -1,4 +1,4 @@
-"""One thread that serves many moments."""
+"""Timers that share one thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wbengine.concurrency import timers
 WAIT = 60.0
 
 
-def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
+def test_due_timers_are_called_in_order_by_one_thread() -> None:
     clock, told = timers.TimerThread("test-watch"), queue.SimpleQueue[Any]()
     begun, door = threading.Event(), threading.Event()
 
@@ -27,7 +27,7 @@ def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
         begun.set()
         door.wait(WAIT)
 
-    clock.after(0.0, hold)  # until all others are due
+    clock.after(0.0, hold)  # Blocks until all other timers are due.
     assert begun.wait(WAIT)
     for seconds in (0.0, -200.0, -100.0):
         clock.after(seconds, functools.partial(tell, seconds))
@@ -37,7 +37,7 @@ def test_what_is_due_is_called_in_its_order_by_one_thread() -> None:
     assert len(clock) == 0
 
 
-def test_nothing_is_called_before_its_time() -> None:
+def test_timer_is_not_called_early() -> None:
     clock, told = timers.TimerThread(), queue.SimpleQueue[float]()
     for seconds in (0.02, 0.05):
         due = time.monotonic() + seconds
@@ -45,7 +45,7 @@ def test_nothing_is_called_before_its_time() -> None:
         assert told.get(timeout=WAIT) >= due
 
 
-def test_no_thread_before_the_first_timer() -> None:
+def test_thread_starts_with_the_first_timer() -> None:
     made = timers.TimerThread("not-yet")
     assert "not-yet" not in [thread.name for thread in threading.enumerate()]
     made.cancel(made.after(3600, int))
@@ -62,7 +62,7 @@ def test_an_earlier_timer_wakes_the_thread() -> None:
     assert len(clock) == 0
 
 
-def test_what_was_called_off_is_not_called() -> None:
+def test_cancelled_timer_is_not_called() -> None:
     clock, told = timers.TimerThread(), queue.SimpleQueue[Any]()
     due = [clock.after(0.02, functools.partial(told.put, n)) for n in range(1000)]
     off = [n for n in range(1000) if n % 10 and clock.cancel(due[n])]
@@ -73,8 +73,8 @@ def test_what_was_called_off_is_not_called() -> None:
     assert sorted([*found, *off]) == list(range(1000))
 
 
-def test_called_off_timers_do_not_pile_up() -> None:
-    """Limits of an hour, and thousands of calls that take a moment."""
+def test_cancelled_timers_are_removed_from_the_heap() -> None:
+    """An example is a time limit of one hour for thousands of short calls."""
     clock = timers.TimerThread()
     for _ in range(10_000):
         clock.cancel(clock.after(3600, int))
@@ -82,7 +82,7 @@ def test_called_off_timers_do_not_pile_up() -> None:
     assert len(clock) == 0
 
 
-def test_what_fails_is_logged_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_callback_is_logged_and_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
     clock, told = timers.TimerThread(), queue.SimpleQueue[Any]()
 
     def fails() -> None:
@@ -91,10 +91,10 @@ def test_what_fails_is_logged_and_harms_no_other(caplog: pytest.LogCaptureFixtur
     clock.after(0.0, fails)
     clock.after(0.001, lambda: told.put("next"))
     assert told.get(timeout=WAIT) == "next"
-    assert "something that was due failed" in caplog.messages
+    assert "a timer callback failed" in caplog.messages
 
 
-def test_a_process_has_one_and_a_fork_its_own() -> None:
+def test_forked_process_has_its_own_timer_thread() -> None:
     found = timers.of_process()
     assert timers.of_process() is found
     found.cancel(found.after(3600, int))

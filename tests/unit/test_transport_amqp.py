@@ -1,4 +1,4 @@
-"""What kombu is told of a RabbitMQ."""
+"""Arguments that kombu receives for RabbitMQ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def arguments(url: str, **options: object) -> dict[str, object]:
     return amqp.arguments(url, None, options)[1]
 
 
-def test_heartbeats_are_asked_for() -> None:
+def test_heartbeat_is_ten_seconds_by_default_and_configurable() -> None:
     assert arguments("amqp://h//")["heartbeat"] == 10
     assert arguments("amqp://h//", heartbeat=3)["heartbeat"] == 3
     assert arguments("amqp://h//?heartbeat=7.5")["heartbeat"] == 7.5
@@ -21,36 +21,36 @@ def test_heartbeats_are_asked_for() -> None:
     assert (connection.heartbeat, connection.transport_options) == (0, {"client_properties": {}})
 
 
-def test_certificates_are_required_and_of_the_host() -> None:
+def test_tls_requires_a_certificate_of_the_host() -> None:
     assert "ssl" not in arguments("amqp://h//")
     assert "ssl" not in arguments("amqp://h//", ssl_ca_certs=None)
     checked = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": "h.example"}
     assert arguments("amqps://me:x@h.example:1/v")["ssl"] == checked
     assert arguments("amqp://h.example//", ssl=True)["ssl"] == checked
-    # Whatever else is said of it.
+    # Other TLS options do not change this.
     more = arguments("amqps://h.example//?ssl_ca_certs=/a", ssl={"certfile": "/b"})["ssl"]
     assert more == {**checked, "ca_certs": "/a", "certfile": "/b"}
-    # In the URL, or as options: the same.
+    # Options in the URL and as arguments are equivalent.
     named = {"ssl_ca_certs": "/a", "ssl_certfile": "/b", "ssl_cert_reqs": "required"}
     assert arguments("amqp://h.example//", **named)["ssl"] == more
-    with pytest.raises(ValueError, match="none, optional, required, not 'perhaps'"):
+    with pytest.raises(ValueError, match="none, optional, required, got 'perhaps'"):
         arguments("amqps://h.example//?ssl_cert_reqs=perhaps")
 
 
-def test_whoever_wants_no_check_has_to_say_so() -> None:
+def test_tls_checks_are_disabled_only_explicitly() -> None:
     for options in ({"cert_reqs": ssl.CERT_NONE}, {"cert_reqs": "none"}, {"cert_reqs": 0}):
         assert arguments("amqps://h//", ssl=options)["ssl"] == {"cert_reqs": ssl.CERT_NONE}
     unnamed = {"cert_reqs": ssl.CERT_REQUIRED}
     assert arguments("amqps://h//", ssl_check_hostname=False)["ssl"] == unnamed
 
 
-def test_the_query_of_a_url_is_ours() -> None:
+def test_url_query_is_removed_and_unknown_options_are_rejected() -> None:
     assert amqp.arguments("amqps://h/v?ssl_ca_certs=/a", None, {})[0] == "amqps://h/v"
-    with pytest.raises(ValueError, match=r"says 'heartbeet' \(did you mean 'heartbeat'\?\)"):
+    with pytest.raises(ValueError, match=r"got 'heartbeet' \(did you mean 'heartbeat'\?\)"):
         arguments("amqp://h//?heartbeet=1")
 
 
-def test_several_brokers_take_turns() -> None:
+def test_connection_attempts_alternate_between_brokers() -> None:
     target = resolve("amqps://a//;amqps://b//")
     hosts = [target.connect(number) for number in range(3)]
     assert [each.hostname for each in hosts] == ["a", "b", "a"]
@@ -68,11 +68,11 @@ def test_several_brokers_take_turns() -> None:
         ("amqp://h//", "amqp://h//"),
     ],
 )
-def test_no_password_is_shown(url: str, shown: str) -> None:
+def test_shown_url_masks_passwords(url: str, shown: str) -> None:
     assert resolve(url).shown == shown
 
 
-def test_a_malformed_url_tells_no_password() -> None:
+def test_malformed_url_error_contains_no_password() -> None:
     with pytest.raises(ValueError) as caught:
         resolve("amqp://me:s3cret:x/y@h//").connect()
     assert "s3cret" not in str(caught.value)

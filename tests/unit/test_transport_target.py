@@ -1,3 +1,5 @@
+"""URLs, folders and retry options of transports."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +23,7 @@ def clean_environment(monkeypatch, tmp_path):
     (tmp_path / "run").mkdir(mode=0o700)
 
 
-def test_url_of_a_folder(tmp_path):
+def test_filesystem_url_sets_both_folders(tmp_path):
     target = resolve(f"filesystem://{tmp_path}/x")
     assert target.ours
     assert target.transport == "filesystem"
@@ -31,7 +33,7 @@ def test_url_of_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a%b", "ä", "a+b", "a?b#c"])
-def test_any_folder_name(tmp_path, name):
+def test_folder_name_with_special_characters_round_trips(tmp_path, name):
     options = {"data_folder_in": str(tmp_path / name)}
     target = resolve(None, "filesystem", options)
     with target.open() as broker:
@@ -40,13 +42,13 @@ def test_any_folder_name(tmp_path, name):
     assert resolve(target.url).folders == target.folders
 
 
-def test_two_folders(tmp_path):
+def test_folders_for_input_and_output_can_differ(tmp_path):
     options = {"data_folder_in": tmp_path / "a", "data_folder_out": tmp_path / "b"}
     target = resolve(None, "filesystem", {k: str(v) for k, v in options.items()})
     assert target.folders == (str(tmp_path / "a"), str(tmp_path / "b"))
 
 
-def test_memory():
+def test_memory_url_names_a_broker():
     assert resolve("memory://x").url == "memory://x"
     assert resolve("memory://x").broker == "x"
     assert resolve(None, "memory").broker == "default"
@@ -56,7 +58,7 @@ def test_memory():
         resolve("memory://a/b/../c")
 
 
-def test_everything_else_is_kombus():
+def test_other_urls_are_passed_to_kombu():
     target = resolve("amqp://guest@localhost//", None, {"confirm_publish": True})
     assert (target.url, target.transport, target.ours) == ("amqp://guest@localhost//", None, False)
     assert target.options == {"confirm_publish": True}
@@ -66,12 +68,12 @@ def test_everything_else_is_kombus():
     assert isinstance(target.connect(), kombu.Connection)
 
 
-def test_nothing_given_takes_the_environment(monkeypatch, tmp_path):
+def test_url_is_read_from_the_environment_by_default(monkeypatch, tmp_path):
     monkeypatch.setenv("WBENGINE_URL", "memory://env")
     assert resolve().broker == "env"
     monkeypatch.setenv("WBENGINE_URL", f"filesystem://{tmp_path}/env")
     assert resolve().folders == (f"{tmp_path}/env",) * 2
-    # Folders that were given win.
+    # Explicit folders take precedence.
     assert resolve(None, None, {"data_folder_in": "/x"}).folders == ("/x", "/x")
 
 
@@ -85,7 +87,7 @@ def test_default_folder_is_private(monkeypatch, tmp_path):
         assert target.folders[0] == str(tmp_path / f"wbengine-{os.getuid()}")
 
 
-def test_unsafe_default_folder_is_refused(tmp_path):
+def test_unsafe_default_folder_is_rejected(tmp_path):
     folder = tmp_path / "run" / "wbengine"
     folder.mkdir(mode=0o700)
     folder.chmod(0o750)
@@ -102,13 +104,13 @@ def test_unsafe_default_folder_is_refused(tmp_path):
         resolve()
 
 
-def test_folder_of_somebody_else_is_refused(monkeypatch, tmp_path):
+def test_folder_of_another_user_is_rejected(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
     with pytest.raises(exceptions.TransportFailure, match="belongs to user id"):
         resolve(f"filesystem://{tmp_path}").open()
 
 
-def test_waits_between_attempts_grow_and_are_jittered():
+def test_waits_between_attempts_grow_and_have_jitter():
     retry = RetryOptions.read({"interval_start": 1, "interval_step": 2, "interval_max": 4})
     assert [retry.wait(attempt, 0.0) for attempt in (1, 2, 3, 9)] == [1, 3, 4, 4]
     assert [retry.wait(attempt, 1.0) for attempt in (1, 2, 3, 9)] == [0.5, 1.5, 2, 2]
@@ -125,6 +127,6 @@ def test_start_fails_after_max_retries(most, attempts):
 
 
 @pytest.mark.parametrize("interval", [0, -1, "fast"])
-def test_bad_polling_interval(interval, tmp_path):
+def test_invalid_polling_interval_is_rejected(interval, tmp_path):
     with pytest.raises(ValueError, match="polling_interval"):
         resolve(f"filesystem://{tmp_path}", None, {"polling_interval": interval})

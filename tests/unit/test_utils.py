@@ -17,10 +17,10 @@ from wbengine.persistence.backends import memory
 from wbengine.types import graph, latch, sets, timing, tree
 from wbengine.utils import async_utils, misc, persistence_utils, threading_utils
 
-# utils ------------------------------------------------------------------------------------------
+# Utilities.
 
 
-def test_a_failure_is_captured_before_it_is_forgotten():
+def test_capture_failure_keeps_the_active_exception():
     try:
         raise OSError("broken")
     except OSError:
@@ -34,12 +34,12 @@ def test_a_failure_is_captured_before_it_is_forgotten():
         pass
 
 
-def test_a_completed_future():
+def test_make_completed_future_has_its_result():
     future = async_utils.make_completed_future(5)
     assert future.done() and future.result(0) == 5
 
 
-def test_temporary_records_are_kept():
+def test_temporary_flow_detail_is_saved_with_its_book():
     backend = memory.MemoryBackend()
     book, detail = persistence_utils.temporary_flow_detail(backend, meta={"a": 1})
     assert book.find(detail.uuid) is detail and detail.meta == {"a": 1}
@@ -49,7 +49,7 @@ def test_temporary_records_are_kept():
 
 
 class Bundled:
-    """What happened to the threads of a bundle."""
+    """ThreadBundle with a log of the events of its threads."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -74,7 +74,7 @@ class Bundled:
         )
 
 
-def test_a_bundle_starts_in_order_and_stops_the_other_way_round():
+def test_thread_bundle_stops_in_reverse_order():
     made = Bundled()
     made.bind("a")
     made.bind("b")
@@ -89,7 +89,7 @@ def test_a_bundle_starts_in_order_and_stops_the_other_way_round():
         ]  # fmt: skip
 
 
-def test_a_bundle_whose_callback_fails_can_still_be_stopped():
+def test_thread_bundle_can_be_stopped_after_a_callback_failed():
     bundle, wake = threading_utils.ThreadBundle(), threading.Event()
 
     def fail(thread: threading.Thread) -> None:
@@ -106,12 +106,12 @@ def test_a_bundle_whose_callback_fails_can_still_be_stopped():
 
 
 @pytest.mark.parametrize("place", ["thread_factory", "before_start", "after_join"])
-def test_a_bundle_takes_callables_only(place):
+def test_thread_bundle_accepts_only_callables(place):
     with pytest.raises(ValueError, match=place):
         threading_utils.ThreadBundle().bind(**{"thread_factory": threading.Thread, place: 5})
 
 
-def test_threads():
+def test_thread_helpers_return_ident_count_and_liveness():
     assert threading_utils.get_ident() == threading.get_ident()
     assert threading_utils.get_optimal_thread_count() >= 2
     for nothing in (None, False, 0, ""):
@@ -119,10 +119,10 @@ def test_threads():
     assert threading_utils.daemon_thread(print).daemon
 
 
-# types ------------------------------------------------------------------------------------------
+# Types.
 
 
-def test_ordered_sets():
+def test_ordered_set_keeps_order_in_all_operations():
     some = sets.OrderedSet("cabac")
     assert list(some) == ["c", "a", "b"] and len(some) == 3 and "a" in some
     assert some == {"a", "b", "c"} and hash(some) == hash(sets.OrderedSet("abc"))
@@ -138,7 +138,7 @@ def test_ordered_sets():
     assert not sets.OrderedSet()
 
 
-def test_a_latch_opens_when_all_have_come():
+def test_latch_opens_after_all_countdowns():
     gate = latch.Latch(3)
     assert gate.needed == 3 and not gate.wait(0)
     opened: list[bool] = []
@@ -158,7 +158,7 @@ def test_a_latch_opens_when_all_have_come():
         latch.Latch(0)
 
 
-def test_timeouts():
+def test_timeout_can_be_interrupted_reset_and_converted():
     wait = timing.Timeout(1000)
     assert wait.value == 1000 and not wait.is_stopped()
     wait.interrupt()
@@ -171,13 +171,13 @@ def test_timeouts():
     assert timing.convert_to_timeout(None, 2).value == 2
     assert timing.convert_to_timeout(wait) is wait
     for wrong in (-1, float("nan")):
-        with pytest.raises(ValueError, match="zero or more"):
+        with pytest.raises(ValueError, match="0 or more"):
             timing.Timeout(wrong)
     with pytest.raises(ValueError, match="number of seconds"):
         timing.convert_to_timeout([])
 
 
-def test_a_stop_watch():
+def test_stop_watch_measures_elapsed_and_remaining_time():
     clock = _clock.ManualClock(100)
     watch = timing.StopWatch(3, clock=clock)
     for asks in (watch.elapsed, watch.stop, watch.leftover, watch.expired):
@@ -192,14 +192,14 @@ def test_a_stop_watch():
         assert (watch.leftover(), watch.expired()) == (0, True)
     clock.advance(2)
     assert watch.has_stopped() and not watch.has_started() and watch.stop().elapsed() == 4
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         watch.leftover()
     assert watch.restart().elapsed() == 0 and not watch.has_stopped()
     endless = timing.StopWatch(clock=clock).start()
     assert endless.leftover(return_none=True) is None and not endless.expired()
     with pytest.raises(RuntimeError, match="without a duration"):
         endless.leftover()
-    with pytest.raises(ValueError, match="zero or more"):
+    with pytest.raises(ValueError, match="0 or more"):
         timing.StopWatch(-1)
 
 
@@ -213,7 +213,7 @@ def small_tree() -> tree.Node:
     return root
 
 
-def test_trees_are_walked():
+def test_tree_iterators_visit_nodes_in_order():
     root = small_tree()
     names = lambda nodes: [node.item for node in nodes]  # noqa: E731
     assert names(root.dfs_iter()) == ["a", "a1", "deep", "a2", "b"]
@@ -232,11 +232,11 @@ def test_trees_are_walked():
     assert root.find("deep", only_direct=True) is None
     assert root.find("root", include_self=False) is None
     assert root.find("root", only_direct=True) is root
-    with pytest.raises(ValueError, match="not contained"):
+    with pytest.raises(ValueError, match="is not the item of a child"):
         root.index("deep")
 
 
-def test_trees_are_changed_until_they_are_frozen():
+def test_frozen_tree_rejects_changes():
     root = small_tree()
     gone = root.remove("a1")
     assert gone.item == "a1" and gone.parent is None and "deep" not in root
@@ -251,7 +251,7 @@ def test_trees_are_changed_until_they_are_frozen():
             change()
 
 
-def test_trees_are_drawn():
+def test_tree_is_formatted_and_converted_to_a_graph():
     text = small_tree().pformat(lambda node: node.item.upper(), "\n", starting_prefix="> ")
     assert text.splitlines() == [
         "> ROOT", "> |__A", "> |  |__A1", "> |  |  |__DEEP", "> |  |__A2", "> |__B",
@@ -262,7 +262,7 @@ def test_trees_are_drawn():
                                  ("a1", "deep")]  # fmt: skip
 
 
-def test_no_tree_is_too_deep():
+def test_tree_of_depth_5000_needs_no_recursion():
     root = last = tree.Node(0)
     for number in range(1, 5000):
         last.add(tree.Node(number))
@@ -272,7 +272,7 @@ def test_no_tree_is_too_deep():
     assert len(root.pformat(lambda node: "", "\n").splitlines()) == 5000
 
 
-def test_graphs():
+def test_graph_lists_formats_and_freezes_nodes_and_edges():
     made = graph.DiGraph(name="g")
     made.add_edge("a", "b", why="x")
     made.add_edge("b", v="c", attr_dict={"how": "y"})
@@ -299,7 +299,7 @@ def test_graphs():
     assert "  1 <-> 2" in both.pformat() and type(both.fresh_copy()) is graph.Graph
 
 
-def test_graphs_are_merged():
+def test_merge_graphs_rejects_overlaps_unless_allowed():
     one, two = graph.OrderedDiGraph([(1, 2)], name="one"), graph.OrderedDiGraph([(3, 4)])
     merged = graph.merge_graphs(one, two)
     assert merged.name == "one" and set(merged) == {1, 2, 3, 4}
@@ -314,10 +314,10 @@ def test_graphs_are_merged():
         graph.merge_graphs(one, overlap_detector=9)
 
 
-# logging and version ----------------------------------------------------------------------------
+# Logging and version.
 
 
-def test_there_is_a_level_below_debug(caplog):
+def test_trace_level_is_below_debug(caplog):
     logger = our_logging.getLogger("wbengine.of.this.test", {"a": 1})
     caplog.set_level(our_logging.TRACE, "wbengine.of.this.test")
     logger.trace("quiet %s", 1)
@@ -329,7 +329,7 @@ def test_there_is_a_level_below_debug(caplog):
     assert our_logging.BLATHER == our_logging.TRACE == 5 and our_logging.INFO == logging.INFO
 
 
-def test_the_version(monkeypatch):
+def test_version_string_includes_the_package(monkeypatch):
     assert version.version_string() == wbengine.__version__
     assert version.version_string_with_package() == wbengine.__version__
     monkeypatch.setattr(version, "TASK_PACKAGE", "deb1")

@@ -1,4 +1,4 @@
-"""A flow with a secret in every place where one may be."""
+"""A flow with a secret in every place that may contain one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from wbengine import engines, exceptions, retry, task
 from wbengine.patterns import linear_flow, unordered_flow
 
-#: In the flow's store, under the name of a secret.
+#: In the inputs, under a key that names a secret.
 STORED = "c4n4ry-in-the-store"
-#: In a URL of the store.
+#: In a URL among the inputs.
 IN_URL = "c4n4ry-in-a-url"
-#: In what a task returns.
+#: In the result of a task.
 RETURNED = "c4n4ry-in-a-result"
-#: In an argument that was injected into one atom, and is kept.
+#: In a stored argument that was injected into one atom.
 INJECTED = "c4n4ry-that-was-injected"
 
 STORE = {
@@ -24,7 +24,7 @@ STORE = {
 
 
 class LogIn(task.Task):
-    """Returns a secret under a key that says so."""
+    """A task that returns a secret under a key that names it."""
 
     default_provides = "session"
 
@@ -33,11 +33,11 @@ class LogIn(task.Task):
 
 
 class Fail(task.Task):
-    """Raises all it knows, and something behind that."""
+    """A task that fails with all secrets in its exception and in the cause."""
 
     def execute(self, db_password: str, broker: str, session: dict[str, Any]) -> None:
         try:
-            # Written out, as somebody might have: lines of code are in tracebacks.
+            # The secret is a literal here, because tracebacks contain lines of code.
             raise KeyError(f"no such user: {session['auth_token']}, c4n4ry-in-the-store")
         except KeyError as error:
             raise ValueError(
@@ -50,14 +50,14 @@ class Fail(task.Task):
 
 
 def flow() -> linear_flow.Flow:
-    """`STORE` is what it needs; it fails."""
+    """Return a flow that needs `STORE` and fails."""
     inner = unordered_flow.Flow(f"inner {IN_URL}", retry.Times(2, "again"))
     inner.add(Fail(f"fail with {STORED}"))
     return linear_flow.Flow(f"flow of {STORED}").add(LogIn("log in"), inner)
 
 
 def load(**options: Any) -> Any:
-    """An engine, ready to run `flow`."""
+    """Return an engine that is ready to run `flow`."""
     engine = engines.load(flow(), store=STORE, **options)
     engine.compile()
     engine.prepare()
@@ -66,7 +66,7 @@ def load(**options: Any) -> Any:
 
 
 def run(**options: Any) -> Any:
-    """The same, after it was run."""
+    """Return an engine that has run `flow`."""
     engine = load(**options)
     try:
         engine.run()

@@ -1,4 +1,4 @@
-"""Exchanges of each kind of broker, and who looks at them."""
+"""Exchanges on each kind of broker, and fleets that observe them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wbengine.views import fleet as fleets
 
 @pytest.fixture(params=("memory", "filesystem", "redis", "rabbitmq"))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where the exchange is, and the ledger, as an engine is told."""
+    """Return the options of the broker and the ledger for an engine."""
     if request.param == "memory":
         return {"url": f"memory://{tmp_path.name}"}
     if request.param == "filesystem":

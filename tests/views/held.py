@@ -1,4 +1,4 @@
-"""A task that runs until it may end."""
+"""A task that runs until a file exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wbengine import task
 
 
 class Held(task.Task):
-    """Tells that it has begun by a file; waits for another one."""
+    """A task that creates one file and waits for another."""
 
     def execute(self, begun: str, go: str) -> None:
         Path(begun).touch()

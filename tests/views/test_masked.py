@@ -1,4 +1,4 @@
-"""Every text of a view is masked, wherever it stands in it."""
+"""Redaction of all texts in views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wbengine.views.redaction import Redactor, redacted
 CANARY = "c4n4ry-of-workers"
 
 
-def test_no_text_of_a_view_holds_a_secret():
+def test_redacted_worker_and_row_views_contain_no_secret():
     bad = f"x token={CANARY}"
     worker = WorkerView(
         bad, bad, 4711, "idle", (bad,), (bad, "q"), (bad,), 2, 1, 5.0, 4.0, bad, bad,
@@ -22,6 +22,6 @@ def test_no_text_of_a_view_holds_a_secret():
     assert (told[0].pid, told[0].heard, told[1].holder, told[1].age) == (4711, 5.0, None, 2.5)
 
 
-def test_a_view_without_secrets_is_left_as_it_is():
+def test_view_without_secrets_is_returned_unchanged():
     row = RowView("r", 1, "open", "h:1", 2.5)
     assert redacted([row], Redactor())[0] is row

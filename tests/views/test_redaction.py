@@ -1,4 +1,4 @@
-"""No secret gets through, and little else is hidden."""
+"""Redaction of secrets in texts and values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANARY = "c4n4ry-of-the-mine"
         "basic_auth", "password_hash", "auth_header", "secret_id", "token1",
     ],
 )  # fmt: skip
-def test_keys_of_secrets_are_known(key):
+def test_secret_keys_are_recognized(key):
     assert secrets.is_secret_key(key)
 
 
@@ -55,7 +55,7 @@ def test_keys_of_secrets_are_known(key):
         "passwordPolicy",
     ],
 )
-def test_other_keys_are_not(key):
+def test_harmless_keys_are_not_secret(key):
     assert not secrets.is_secret_key(key)
 
 
@@ -89,7 +89,7 @@ def test_other_keys_are_not(key):
         ("token='{}", "token='***"),
     ],
 )
-def test_texts_are_masked(text, masked):
+def test_secrets_in_texts_are_masked(text, masked):
     told = Redactor().text(text.replace("{}", CANARY).replace("{{", "{").replace("}}", "}"))
     assert CANARY not in told
     assert told == masked.replace("{{", "{").replace("}}", "}")
@@ -102,7 +102,7 @@ def test_texts_are_masked(text, masked):
         "token=***", "http://host:80/path", "see https://host/a@b", "the key is under the mat",
     ],
 )  # fmt: skip
-def test_other_texts_are_left_alone(text):
+def test_texts_without_secrets_stay_unchanged(text):
     assert Redactor().text(text) == text
 
 
@@ -122,7 +122,7 @@ def test_other_texts_are_left_alone(text):
         f"read ...{CANARY[9:]} of it",
     ],
 )
-def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
+def test_known_secret_is_masked_in_every_encoding(written):
     values = {"x": [{"deep": ({"api_token": CANARY},)}], "y": {"pwd": f"{CANARY}/ä b"}}
     more = {"secrets": [f'{CANARY}"\n', f"{CANARY}'\"\n".encode()]}
     told = Redactor().with_secrets_from(values, more).text(written)
@@ -133,7 +133,7 @@ def test_what_is_known_to_be_secret_is_masked_wherever_it_occurs(written):
 
 
 @pytest.mark.parametrize("written", [repr, str, base64.b64encode, bytes.hex, parse.quote])
-def test_secret_bytes_that_are_no_text_are_masked(written):
+def test_binary_secret_is_masked_in_every_encoding(written):
     secret = b"\xffsecretbytes\x80\x01"
     shown = written(secret)
     shown = shown if isinstance(shown, str) else shown.decode()
@@ -142,24 +142,24 @@ def test_secret_bytes_that_are_no_text_are_masked(written):
     assert shown.strip("b'") not in told and "secretbytes" not in told
 
 
-def test_passwords_of_urls_in_values_are_known():
+def test_passwords_in_url_values_become_known_secrets():
     redactor = Redactor().with_secrets_from(["x", f"postgresql://me:{CANARY}@host/db"])
     assert redactor.text(f"cannot log in with {CANARY}") == "cannot log in with ***"
 
 
-def test_arguments_of_exceptions_are_looked_through():
+def test_secrets_in_exception_arguments_become_known():
     failure = Failure.from_exception(ValueError({"password": CANARY}))
     assert CANARY not in Redactor().with_secrets_from(failure).text(f"it was {CANARY}")
 
 
-def test_what_holds_itself_is_looked_at_once():
+def test_self_referencing_value_is_scanned_once():
     values: list = [{"token": CANARY}]
     values.append(values)
     assert Redactor().with_secrets_from(values).text(CANARY) == MASK
     assert Redactor(show_values=True).value(values) == [{"token": MASK}, "…"]
 
 
-def test_short_and_harmless_values_are_not_looked_for():
+def test_short_or_common_values_are_not_masked_in_texts():
     redactor = Redactor().with_secrets_from(
         {"password": "abcde", "token": "None", "secret": 12, "dsn": True}
     )
@@ -169,12 +169,12 @@ def test_short_and_harmless_values_are_not_looked_for():
     assert Redactor(show_values=True).value({"password": "abc"}) == {"password": MASK}
 
 
-def test_numbers_are_secrets_too():
+def test_numeric_secret_is_masked():
     redactor = Redactor().with_secrets_from({"pin": 83719264})
     assert redactor.text("its PIN is 83719264!") == "its PIN is ***!"
 
 
-def test_many_secrets_cost_what_the_text_is_long():
+def test_text_with_5000_known_secrets_is_masked():
     redactor = Redactor().with_secrets_from(
         [{"token": f"secret-number-{n}-of-many"} for n in range(5000)]
     )
@@ -182,7 +182,7 @@ def test_many_secrets_cost_what_the_text_is_long():
     assert set(redactor.text(text).split()) == {MASK}
 
 
-def test_a_redactor_is_not_changed_by_what_another_knows():
+def test_secrets_of_one_redactor_do_not_affect_another():
     plain = Redactor()
     knowing = plain.with_secrets_from({"token": CANARY})
     assert plain.text(CANARY) == CANARY
@@ -198,11 +198,11 @@ def test_a_redactor_is_not_changed_by_what_another_knows():
         (object(), "object"),
     ],
 )  # fmt: skip
-def test_without_show_values_only_types_and_sizes_are_told(value, told):
+def test_values_are_shown_as_type_and_size_by_default(value, told):
     assert Redactor().value(value) == told
 
 
-def test_with_show_values_all_but_secrets_is_told():
+def test_show_values_shows_all_values_except_secrets():
     redactor = Redactor(show_values=True).with_secrets_from({"token": CANARY})
     shown = redactor.value(
         {
@@ -227,7 +227,7 @@ def test_with_show_values_all_but_secrets_is_told():
     assert redactor.result("a 'b'") == repr("a 'b'")
 
 
-def test_large_values_are_cut():
+def test_large_values_are_truncated():
     redactor = Redactor(show_values=True)
     shown = redactor.value(list(range(5000)))
     assert len(shown) == 1001
@@ -236,7 +236,7 @@ def test_large_values_are_cut():
     assert len(redactor.value("x" * 300_000)) == 100_001
 
 
-def test_a_value_that_cannot_be_shown_is_named():
+def test_value_with_failing_repr_is_shown_by_its_type():
     class Odd:
         def __repr__(self) -> str:
             raise RuntimeError
@@ -260,5 +260,5 @@ def test_a_value_that_cannot_be_shown_is_named():
     ids=lambda text: text[:12],
 )
 @pytest.mark.timeout(60)
-def test_hostile_texts_take_no_longer_than_others(text):
+def test_masking_of_hostile_text_ends_in_time(text):
     Redactor().with_secrets_from({"token": CANARY}).text(text)

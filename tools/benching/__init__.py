@@ -1,1 +1,1 @@
-"""What `tools/bench` measures, how it judges, and how it tells; the command itself is thin."""
+"""Implementation of `tools/bench`: measurements, targets and reports."""

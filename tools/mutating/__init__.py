@@ -1,1 +1,1 @@
-"""What `tools/mutate` plants, how it tries it, and how it tells; the command itself is thin."""
+"""Implementation of `tools/mutate`: selection of mutants, test runs and results."""

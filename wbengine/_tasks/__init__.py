@@ -1,1 +1,1 @@
-"""The kinds of tasks; their public names are in `wbengine.task`."""
+"""The kinds of tasks. Their public names are in `wbengine.task`."""

@@ -1,4 +1,4 @@
-"""A task that only waits: for what somebody tells the flow from outside."""
+"""A task that waits for a signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wbengine._tasks.base import Task
 
 
 class WaitFor(Task):
-    """Waits until the flow is given a signal of this name; the value of that is its result.
+    """Waits for the signal with this name; its result is the value of the signal.
 
     ::
 
@@ -18,18 +18,18 @@ class WaitFor(Task):
                  task.WaitFor('approved', timeout=3 * 86400, provides='approval'),
                  Order())
 
-    It holds no thread and no worker's slot, and goes on waiting when its engine died or the flow
-    was suspended.  A signal is given by `engine.signal`, `FlowHandle.signal`, `operations.signal`,
-    `wbengine flow signal`, or on the dashboard: also before the task begins; and once, the first
-    one counts, for all tasks that wait for it and for each of their attempts.  Reverting it does
-    nothing.
+    It needs neither a thread nor a slot of a worker, and continues to wait after the engine died or
+    the flow was suspended. Send signals with `engine.signal`, `FlowHandle.signal`,
+    `operations.signal`, `wbengine flow signal`, or the dashboard, also before the task begins. The
+    first signal of a name counts, for all tasks that wait for it and all their attempts. A revert
+    has no effect.
 
     :param signal: up to 255 printable characters.
-    :param timeout: seconds from its beginning, in whichever run that was, after which it fails with
-        `SignalTimeout`; None: never.
-    :param provides: as for any task.
-    :param name: `wait-for-<signal>` by default.
-    :raises TypeError, ValueError: an argument makes no sense.
+    :param timeout: seconds since the task began, in whichever run, after which it fails with
+        `SignalTimeout`; None: no limit.
+    :param name: default: `wait-for-<signal>`.
+    :raises TypeError: if an argument has a wrong type.
+    :raises ValueError: if an argument has an invalid value.
     """
 
     __module__ = "wbengine.task"
@@ -49,15 +49,17 @@ class WaitFor(Task):
         super().__init__(f"wait-for-{signal}" if name is None else name, provides)
 
     def execute(self) -> Any:
-        """Not called: the engine waits."""
-        raise NotImplementedError(f"{self.name!r} is not run: an engine waits for its signal")
+        """Raise an exception: engines wait for the signal instead."""
+        raise NotImplementedError(
+            f"execute of {self.name!r} is never called: the engine waits for its signal"
+        )
 
 
 def _seconds(timeout: Any) -> float | None:
     if timeout is None:
         return None
     if not isinstance(timeout, int | float) or isinstance(timeout, bool):
-        raise TypeError(f"The timeout of a WaitFor is seconds or None, not {timeout!r:.80}")
+        raise TypeError(f"timeout must be a number of seconds or None, got {timeout!r:.80}")
     if not 0 <= timeout < math.inf:
-        raise ValueError(f"The timeout of a WaitFor is seconds from 0 on, not {timeout!r}")
+        raise ValueError(f"timeout must be 0 or more seconds, got {timeout!r}")
     return timeout

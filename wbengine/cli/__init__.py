@@ -1,4 +1,4 @@
-"""The command `wbengine`: flows, workers, queues and stores, without writing Python.
+"""The `wbengine` command: manage flows, workers, queues and stores without writing Python.
 
-`app` is where it begins.  A command is a module of its own, loaded when it is asked for.
+`app` is the entry point. Each command has a module of its own, which is loaded when it is used.
 """

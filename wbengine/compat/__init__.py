@@ -1,4 +1,4 @@
-"""Helpers that programs which were written for TaskFlow import; nothing in this package needs them.
+"""Helpers for programs written for TaskFlow; nothing else in this package needs them.
 
 They are imported as `wbengine.utils`, under TaskFlow's names.
 """

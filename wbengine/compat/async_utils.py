@@ -1,4 +1,4 @@
-"""Futures that are done already."""
+"""Completed futures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 def make_completed_future(result: _T) -> futures.Future[_T]:
-    """A future that holds `result`."""
+    """Return a completed future with this result."""
     future: futures.Future[_T] = futures.Future()
     future.set_result(result)
     return future

@@ -1,4 +1,4 @@
-"""Making records for flows, under the names that users of TaskFlow know."""
+"""Functions that create records of flows, under TaskFlow's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads, alone and in bundles."""
+"""Threads and bundles of threads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ get_ident = threading.get_ident
 
 
 def is_alive(thread: threading.Thread | None) -> bool:
-    """Does the thread run?  None, or whatever else is false, does not."""
+    """Return True if the thread is alive. None and other false values give False."""
     return bool(thread) and thread.is_alive()  # type: ignore[union-attr]
 
 
 def get_optimal_thread_count(default: int = 2) -> int:
-    """One more than there are processors; `default` if nobody knows how many there are."""
+    """Return the number of processors plus one, or `default` if the number is unknown."""
     try:
         return multiprocessing.cpu_count() + 1
     except NotImplementedError:
@@ -27,7 +27,7 @@ def get_optimal_thread_count(default: int = 2) -> int:
 
 
 def daemon_thread(target: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
-    """A thread, not started, that calls `target` and does not keep the process alive."""
+    """Return a daemon thread, not started, that calls `target`."""
     return threading.Thread(target=target, args=args, kwargs=kwargs, daemon=True)
 
 
@@ -44,10 +44,10 @@ class _Bound(NamedTuple):
 
 
 class ThreadBundle:
-    """Threads that start together, in the order bound, and stop together, the last one first.
+    """Threads that start together in the order of `bind`, and stop together in the opposite order.
 
-    Thread-safe.  The callbacks are called with the thread, and must not call `bind`, `start` or
-    `stop` of the bundle.
+    Thread-safe. Callbacks receive the thread, and must not call `bind`, `start` or `stop` of the
+    bundle.
     """
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ class ThreadBundle:
         before_join: Told | None = None,
         after_join: Told | None = None,
     ) -> None:
-        """Add a thread: `thread_factory()` makes it each time it is started.
+        """Add a thread; `thread_factory()` creates it at each start.
 
-        `before_join` is where to tell the thread to end.
+        `before_join` is the callback in which to request the end of the thread.
 
-        :raises ValueError: something is not callable.
+        :raises ValueError: if an argument is not callable.
         """
         bound = _Bound(
             thread_factory,
@@ -78,14 +78,14 @@ class ThreadBundle:
         )
         for name, value in zip(bound._fields, bound, strict=True):
             if not callable(value):
-                raise ValueError(f"{name} must be callable, not {value!r}")
+                raise ValueError(f"{name} must be callable, got {value!r}")
         with self._lock:
             self._bound.append(bound)
 
     def start(self) -> int:
-        """Make and start those that do not run; how many were there?
+        """Create and start the threads that are not running, and return their number.
 
-        What a callback raises passes through; threads that run stay known to `stop`.
+        Exceptions of callbacks propagate; `stop` still stops all running threads.
         """
         count = 0
         with self._lock:
@@ -101,7 +101,7 @@ class ThreadBundle:
         return count
 
     def stop(self) -> int:
-        """Wait for those that were started to end; how many were there?"""
+        """Wait until the started threads end, and return their number."""
         count = 0
         with self._lock:
             for place in sorted(self._running, reverse=True):
@@ -114,9 +114,9 @@ class ThreadBundle:
         return count
 
     def __len__(self) -> int:
-        """How many threads are bound, running or not."""
+        """Return the number of bound threads, running or not."""
         return len(self._bound)
 
     def __bool__(self) -> bool:
-        """A bundle is a thing, not a container: true also when it is empty."""
+        """Return True, even for an empty bundle."""
         return True

@@ -1,5 +1,5 @@
-"""Where and for how long calls run: pools, child processes, an event loop, limits, cancellation.
+"""Execution of calls: pools, child processes, an event loop, time limits, cancellation.
 
-Nothing here knows of tasks or flows: a call is a function, its arguments, and a receiver of its
-value.
+This package is independent of tasks and flows: a call is a function, its arguments, and a receiver
+of its value.
 """

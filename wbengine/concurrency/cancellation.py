@@ -1,4 +1,4 @@
-"""How a call is asked to end: one token, for those who ask and for the code that runs."""
+"""Cancellation tokens, shared by the code that cancels a call and the code that runs it."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ __all__ = ["Cancellation"]
 
 
 class Cancellation:
-    """Whether a call is to end, and when it will be ended; any thread may use it.
+    """The cancellation state of a call. Thread-safe.
 
-    `cancelled`: its end was asked for.  `deadline`: when its hard limit ends it, in unix seconds;
-    None while it does not run, or has no such limit.  `left`: the run that the call belongs to was
-    interrupted, and a later one goes on with what the call began outside of this process.
+    :ivar cancelled: the call was cancelled.
+    :ivar deadline: end of the hard time limit in Unix seconds; None if the call does not run or has
+        none.
+    :ivar left: the run of the flow was interrupted; a later run continues the work that the call
+        began outside of this process.
     """
 
-    # No constructor: each call has a token, and few are ever cancelled.
+    # Class attributes instead of a constructor: each call has a token, and few are cancelled.
     cancelled: bool = False
     deadline: float | None = None
     left: bool = False
     _callbacks: tuple[Callable[[], object], ...] = ()
 
     def cancel(self) -> None:
-        """Ask for the end of the call: callbacks are called here, in order.  Idempotent."""
+        """Cancel the call; callbacks are called in this thread, in order. Idempotent."""
         self.cancelled = True
         self._call_back()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` when the call is cancelled; now, if it was already.
+        """Call `callback()` when the call is cancelled; immediately if it was already.
 
-        It is called at least once then.  Only the thread that has the call in hand may ask.
+        The callback is then called at least once. Only the thread that owns the call may use this.
         """
-        # In this order, so that no lock is needed: `cancel` sets the flag first and looks then.
+        # The order makes a lock unnecessary: `cancel` sets the flag before it reads the callbacks.
         self._callbacks += (callback,)
         if self.cancelled:
             self._call_back()
 
     def close(self) -> None:
-        """The call is over: callbacks are not called any more, nor kept alive."""
+        """Release the callbacks after the end of the call."""
         self._callbacks = ()
 
     def _call_back(self) -> None:

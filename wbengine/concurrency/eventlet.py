@@ -1,4 +1,4 @@
-"""What is refused in a process whose standard library eventlet has patched, or has not."""
+"""Checks for processes in which eventlet patches the standard library."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ __all__ = ["check_executor", "check_poll"]
 
 
 def check_executor(executor: futures.Executor) -> None:
-    """Refuse green threads that would never run: the engine's waiting must let them.
+    """Refuse an executor of green threads that would never run.
 
-    :raises ValueError: the standard library is not patched for them.
+    :raises ValueError: if the standard library is not patched.
     """
     if not isinstance(executor, futurist.GreenThreadPoolExecutor):
         return
     patcher = importlib.import_module("eventlet.patcher")
     if not patcher.is_monkey_patched("thread"):
         raise ValueError(
-            f"Option executor={type(executor).__name__} runs nothing before"
-            " eventlet.monkey_patch() is called, at the beginning of the program: call it, or take"
-            " executor='threads'"
+            f"executor={type(executor).__name__} requires eventlet.monkey_patch(): call it"
+            " at the beginning of the program, or use executor='threads'"
         )
 
 
 def check_poll(what: str) -> None:
-    """Refuse what has to wait for descriptors of any number: eventlet takes `select.poll` away.
+    """Refuse features that need `select.poll`, which eventlet removes.
 
-    :raises ValueError: naming `what`, and the way out.
+    :raises ValueError: naming `what` and the alternatives.
     """
     if not hasattr(select, "poll"):
         raise ValueError(
-            f"{what} cannot be used where eventlet.monkey_patch() has taken select.poll away:"
-            " use gevent, or threads that are not patched"
+            f"{what} requires select.poll, which eventlet.monkey_patch() has removed: use"
+            " gevent, or threads without monkey patching"
         )

@@ -1,10 +1,10 @@
-"""Imported by the process that children of pools are forked from, and by it alone.
+"""Imported only by the process from which children of pools are forked.
 
-SIGTERM may go to a whole group of processes: then the parent decides when its children end, and
-without this one they would count as dead.  It ends by itself when the parent is gone.
+SIGTERM may be sent to a whole process group. The parent decides when its children end; if the fork
+server ended, they would count as dead. It ends by itself when the parent does.
 
-Python looks into the current folder first here, whatever the parent does; children look where the
-parent does.
+In this process, Python searches the current folder first, whatever the parent does; children search
+the path of the parent.
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""What a process has one of, and what its forks do not inherit: whatever has a thread."""
+"""Objects that exist once in each process and that forks do not inherit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class PerProcess(Generic[_T]):
-    """Gives the one that this process has, when called; in a fork, another one."""
+    """Returns the object of this process when it is called; a fork gets its own."""
 
     def __init__(self, make: Callable[[], _T]) -> None:
         self._make = make

@@ -1,1 +1,1 @@
-"""Conductors: they claim jobs from a board, and run the flows of these."""
+"""Conductors: they claim jobs from a board and run their flows."""

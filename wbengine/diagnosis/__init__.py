@@ -1,4 +1,4 @@
-"""What is wrong with brokers, ledgers, stores, workers and packages, and how to fix it.
+"""Checks of brokers, ledgers, stores, workers and packages, with advice on how to fix problems.
 
-`examining.examine` looks at all of it, and yields findings.  Each module knows one thing.
+`examining.examine` runs all checks and yields findings. Each other module checks one subject.
 """

@@ -1,4 +1,4 @@
-"""`engines.loading`, under the name that TaskFlow has."""
+"""`engines.loading` under TaskFlow's module name."""
 
 from wbengine.engines.loading import *  # noqa: F403
 from wbengine.engines.loading import __all__ as __all__

@@ -1,1 +1,1 @@
-"""Other systems, spoken to in their own words."""
+"""Interoperation with other systems, through their own protocols."""

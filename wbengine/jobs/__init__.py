@@ -1,1 +1,1 @@
-"""Job boards: where flows are posted, and conductors find them."""
+"""Job boards: lists of flows from which conductors take their work."""

@@ -1,1 +1,1 @@
-"""Listeners: told of what happens to a flow and its atoms, they log, print, measure or check it."""
+"""Listeners receive the state changes of a run, and log, print, measure or check them."""

@@ -1,4 +1,4 @@
-"""Keeps what happens in a list, for tests."""
+"""A listener that collects events in a list, for tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ __all__ = ["CaptureListener"]
 
 
 class CaptureListener(base.Listener):
-    """Appends `(kind, state, details)` to `values`, in the order told."""
+    """Appends `(kind, state, details)` to `values`, in the order of the events."""
 
-    #: The kinds.
     FLOW: ClassVar[str] = "flow"
     TASK: ClassVar[str] = "task"
     RETRY: ClassVar[str] = "retry"
@@ -32,9 +31,10 @@ class CaptureListener(base.Listener):
         skip_flows: Iterable[str] | None = None,
         values: list[Any] | None = None,
     ) -> None:
-        """
-        :param capture_flow: keep what is told of the flow; the next two likewise.
-        :param skip_tasks: names not to keep anything of; the next two likewise.
+        """Create a listener for `engine`.
+
+        :param capture_flow: collect events of the flow; the next two likewise.
+        :param skip_tasks: names of tasks whose events are ignored; the next two likewise.
         :param values: the list to append to; a new one by default.
         """
         super().__init__(engine, task_listen_for, flow_listen_for, retry_listen_for)
@@ -48,12 +48,11 @@ class CaptureListener(base.Listener):
             self.TASK: frozenset(skip_tasks or ()),
             self.RETRY: frozenset(skip_retries or ()),
         }
-        #: What was captured so far.
         self.values: list[Any] = [] if values is None else values
 
     @staticmethod
     def _format_capture(kind: str, state: str, details: base.Details) -> Any:
-        """What is appended; override it to keep less, or something else."""
+        """Return the value to append; subclasses may override this."""
         return kind, state, details
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:

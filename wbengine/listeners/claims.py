@@ -1,4 +1,4 @@
-"""Makes sure, while a flow runs, that the job it belongs to is still ours."""
+"""A listener that checks during a run that the claim on its job still exists."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ __all__ = ["CheckingClaimListener"]
 
 LOG: Final = logging.getLogger(__name__)
 
-#: Called with the engine, the state it told of, and the details.
 OnJobLoss = Callable[[Any, str, base.Details], Any]
 
 
 class CheckingClaimListener(base.Listener):
-    """At each change of state, asks whether `job` is still claimed by `owner`; if not, suspends.
+    """Checks at each state change whether `owner` still claims `job`; if not, suspends the flow.
 
-    `job` has a `state`, `board` a `find_owner(job)`.  Each question may go to the job board's
-    server: this costs what that costs, once per change.
+    `job` has a `state`, `board` a `find_owner(job)`. Each check may be a request to the server of
+    the job board.
 
-    A job is lost when it is unclaimed, has another owner, or is not found; then
-    `on_job_loss(engine, state, details)` is called, at this and each later change.  By default it
-    suspends the engine, so that whoever claims the job next can go on where it stopped.
+    A job is lost if it is unclaimed, has another owner, or is not found. Then `on_job_loss(engine,
+    state, details)` is called, at this and each later state change. By default it suspends the
+    engine, so that the next owner can continue the flow.
     """
 
     def __init__(
@@ -36,12 +35,13 @@ class CheckingClaimListener(base.Listener):
         owner: str,
         on_job_loss: OnJobLoss | None = None,
     ) -> None:
-        """
-        :raises ValueError: `on_job_loss` is not callable.
+        """Create a listener for `engine`.
+
+        :raises ValueError: if `on_job_loss` is not callable.
         """
         super().__init__(engine, retry_listen_for=())
         if on_job_loss is not None and not callable(on_job_loss):
-            raise ValueError(f"Custom 'on_job_loss' handler must be callable, not {on_job_loss!r}")
+            raise ValueError(f"on_job_loss must be callable, got {on_job_loss!r}")
         self._job = job
         self._board = board
         self._owner = owner
@@ -52,7 +52,7 @@ class CheckingClaimListener(base.Listener):
             engine.suspend()
         except exceptions.WbengineException as error:
             LOG.warning(
-                "Engine %s, whose job was owned by '%s', could not be suspended:\n%s",
+                "cannot suspend engine %s, whose job was owned by '%s':\n%s",
                 engine,
                 self._owner,
                 error.pformat(),
@@ -68,7 +68,7 @@ class CheckingClaimListener(base.Listener):
 
     def _receive(self, kind: str, state: str, details: base.Details) -> None:
         if not self._has_been_lost():
-            LOG.debug("Job '%s' is still claimed by '%s'", self._job, self._owner)
+            LOG.debug("job '%s' is still claimed by '%s'", self._job, self._owner)
             return
-        LOG.warning("Job '%s' is no longer claimed by '%s'", self._job, self._owner)
+        LOG.warning("job '%s' is no longer claimed by '%s'", self._job, self._owner)
         self._on_job_loss(self._engine, state, details)

@@ -1,1 +1,1 @@
-"""How the members of a flow depend on each other."""
+"""Flow patterns, which define how the members of a flow depend on each other."""

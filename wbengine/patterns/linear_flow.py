@@ -1,4 +1,4 @@
-"""One after the other."""
+"""Flows whose members run one after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wbengine import flow
 
 
 class Flow(flow.Flow):
-    """A flow whose members run in the order they were added, and revert in the opposite order."""
+    """A flow whose members run in the order of addition, and revert in the opposite order."""
 
     kind: ClassVar[str] = "linear"
 

@@ -1,4 +1,4 @@
-"""All at once."""
+"""Flows whose members run independently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from wbengine import flow
 class Flow(flow.Flow):
     """A flow whose members do not depend on each other.
 
-    They may run at the same time, in any order, so none can use what another one provides.
+    The members may run at the same time and in any order, so no member can use the results of
+    another.
     """
 
     kind: ClassVar[str] = "unordered"

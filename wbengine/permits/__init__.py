@@ -1,7 +1,4 @@
-"""Limits of tasks and flows (`rate_limit`, `concurrency`), which hold for all engines together.
+"""Limits of tasks and flows (`rate_limit`, `concurrency`), shared by all engines of a store.
 
-A permit is the right to have something limited under way now.  `limits` is what tasks and flows say
-of themselves; an account (`accounts`) is who has how many permits of a limit, and who gets the
-next; `stores` keep accounts where all engines find them; the `renewer` of a process asks for
-permits, renews them, and gives them back; `tasks` has what waits for permits in one run.
+A permit is the right to run one task under a limit.
 """

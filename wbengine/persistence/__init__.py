@@ -1,1 +1,1 @@
-"""What an engine remembers: the records (`models`), where they are kept (`base`, `backends`)."""
+"""Persistence: records (`models`) and stores (`base`, `backends`)."""

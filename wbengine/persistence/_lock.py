@@ -1,4 +1,4 @@
-"""The lock of a storage, in the words of those who know TaskFlow's."""
+"""The lock of a storage, with the interface of TaskFlow's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ __all__ = ["Lock"]
 
 
 class Lock:
-    """Held by one thread at a time, by that one as often as it likes.
-
-    A `with` statement takes it, and so do `read_lock()` and `write_lock()`: here they are the same.
-    """
+    """A reentrant lock. `with`, `read_lock()` and `write_lock()` are equivalent."""
 
     __slots__ = ("_lock",)
 
@@ -30,7 +27,6 @@ class Lock:
 
     @contextlib.contextmanager
     def read_lock(self) -> Iterator[Lock]:
-        """Hold it for the length of a `with` block."""
         with self:
             yield self
 

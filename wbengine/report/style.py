@@ -93,8 +93,8 @@ footer{color:var(--soft);font-size:13px;margin-top:24px}
  section{break-inside:avoid-page}nav,.find{display:none}}
 """
 
-#: Sorts tables by the column whose header is pressed, and shows the rows that hold what is typed;
-#: the page is whole without it.
+#: Sorts tables by the pressed column header, and filters rows by the typed text. The page is usable
+#: without it.
 SCRIPT: Final = """
 for (const head of document.querySelectorAll("th[data-sort]")) {
   head.querySelector("button").addEventListener("click", () => {

@@ -1,1 +1,1 @@
-"""The core: what runs next, and what becomes of what ran; not where."""
+"""The core: decides what runs next and handles results; independent of where tasks run."""

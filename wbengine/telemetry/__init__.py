@@ -1,4 +1,4 @@
-"""What others hear of flows, tasks and workers: metrics, traces, probes.
+"""Metrics, traces and probes of flows, tasks and workers.
 
-Nothing here is loaded, and nothing is counted, unless somebody asks for it.
+Nothing is imported or counted unless it is requested.
 """

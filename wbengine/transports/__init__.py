@@ -1,6 +1,6 @@
-"""Ways to a broker: our own kombu transports, and which one a URL means.
+"""Connections to brokers: kombu transports, and the choice of one by URL.
 
-`resolve(url, transport, transport_options)` says where to connect; see `registry`.
+`resolve(url, transport, transport_options)` returns where to connect; see `registry`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a broker, or a ledger, was not reached, or left: in words."""
+"""Reasons why a broker or a ledger is unreachable or disconnected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amqp import exceptions as amqp_errors
 
 
 def explain(error: BaseException | None) -> str:
-    """In a few words why a broker was not reached, or left."""
+    """Explain in a few words why a broker is unreachable or disconnected."""
     match error:
         case socket.gaierror():
             return f"its name cannot be resolved ({error.strerror or error})"
@@ -18,15 +18,15 @@ def explain(error: BaseException | None) -> str:
         case ssl.SSLError() if "PEM" in str(error):
             return f"our own certificate or key cannot be used ({error})"
         case ssl.SSLError():
-            return f"it speaks no TLS that we do ({error.reason or error})"
+            return f"the TLS connection failed ({error.reason or error})"
         case ConnectionRefusedError():
             return "nothing listens there (connection refused)"
         case TimeoutError():
             return "it does not answer"
         case amqp_errors.ConsumerCancelled():
-            return "a queue that was consumed is gone"
+            return "a consumed queue was deleted"
         case amqp_errors.AccessRefused() if "access to" in str(error):
-            return f"it does not permit that ({error})"
+            return f"permission denied ({error})"
         case amqp_errors.AccessRefused():
             return f"it refuses this user or password ({error})"
         case amqp_errors.NotAllowed():
@@ -37,7 +37,7 @@ def explain(error: BaseException | None) -> str:
 
 
 def _of_redis(error: Exception) -> str:
-    """The same of what redis-py raises, told by its name: it need not be installed."""
+    """Explain an exception of redis-py, identified by name because redis-py is optional."""
     match type(error).__name__:
         case "AuthenticationError":
             return f"it refuses this user or password ({error})"

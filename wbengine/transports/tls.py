@@ -1,4 +1,4 @@
-"""Options of TLS: they mean the same for every broker that is reached by it."""
+"""Options of TLS, with the same meaning for every broker."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final
 
 from wbengine import _options
 
-#: Those that name files.
+#: Options that name files.
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 CHECK_HOSTNAME: Final = "ssl_check_hostname"
 CERT_REQS: Final = "ssl_cert_reqs"
-#: Those that every such broker has.
+#: Options that every broker with TLS has.
 NAMES: Final = (*FILES, CERT_REQS, CHECK_HOSTNAME, "ssl_ciphers")
 
 _REQUIREMENTS: Final = ("none", "optional", "required")
 
 
 def read(name: str, value: Any) -> Any:
-    """The value of an option, which may be a word; of `ssl_cert_reqs`, one of three words.
+    """Convert the value of an option from text; `ssl_cert_reqs` becomes one of three words.
 
-    :raises ValueError: it makes no sense.
+    :raises ValueError: if the value is invalid.
     """
     if name == CHECK_HOSTNAME:
         return _options.flag(name, value)

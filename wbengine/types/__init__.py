@@ -1,8 +1,8 @@
-"""Values that travel between the parts: failures and notifications; and TaskFlow's other types."""
+"""Values that several packages exchange, and further types of TaskFlow."""
 
 from __future__ import annotations
 
 import pathlib
 
-# Only users of TaskFlow's names import these.
+# Only code that uses TaskFlow's names imports these.
 __path__ = [*__path__, str(pathlib.Path(__file__).parents[1] / "compat" / "types")]

@@ -1,13 +1,14 @@
-"""Exceptions without the frames they went through.
+"""Copies of exceptions without the frames that they passed.
 
-An exception's traceback holds frames, frames hold local variables: whoever keeps an exception keeps
-everything its functions had in hand.  Taking the traceback off would free all that, but it would
-also take it from the user, who may be about to log or re-raise that very exception.  Clearing the
-frames (`traceback.clear_frames`) would leave those that still run when the exception is caught: the
-engine's own, which hold the arguments of the task.  So a failure
-keeps a *copy*: an object of the same class with the same attributes, and its own, empty traceback.
-Where the original went through is kept as plain text, and turned into a traceback of stand-in
-frames on demand.
+The traceback of an exception refers to frames, and frames refer to local variables: a stored
+exception would keep all of them alive. Removing the traceback would take it away from the user, who
+may be about to log or re-raise that exception. Clearing the frames (`traceback.clear_frames`) is
+not possible for frames that still run: the frames of the engine, which refer to the arguments of
+the task.
+
+Therefore a failure contains a copy: an object of the same class with the same attributes and its
+own, empty traceback. The frames that the original passed are stored as text, and converted into a
+traceback of stand-in frames on demand.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import types
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-#: How many exceptions of one chain are looked at; chains may be circular or very long.
+#: Maximum number of exceptions of a chain. Chains may be circular or very long.
 MAX_CHAIN: Final = 100
-#: How many lines of one traceback are kept at its start and at its end.
+#: Number of lines of a traceback that are stored, from its start and from its end.
 _KEEP_FIRST, _KEEP_LAST = 32, 160
 _HEAP_TYPE: Final = 1 << 9
 _POINTER: Final = 8
 
 
 class FrameLine(NamedTuple):
-    """A line that an exception went through."""
+    """A line of code that an exception passed."""
 
     filename: str
     line: int
@@ -36,7 +37,7 @@ class FrameLine(NamedTuple):
 
 
 def frame_lines_of(tb: types.TracebackType | None) -> tuple[FrameLine, ...]:
-    """What `tb` went through, oldest call first; the middle of a very deep one is left out."""
+    """Return the lines of `tb`, oldest call first, without the middle of very deep tracebacks."""
     lines: list[FrameLine] = []
     while tb is not None:
         code = tb.tb_frame.f_code
@@ -50,7 +51,7 @@ def frame_lines_of(tb: types.TracebackType | None) -> tuple[FrameLine, ...]:
 
 
 def format_frame_lines(lines: tuple[FrameLine, ...]) -> str:
-    """The text of a traceback, without its first line."""
+    """Return the text of a traceback without its first line."""
     summary = traceback.StackSummary.from_list(
         traceback.FrameSummary(line.filename, line.line, line.function, lookup_line=False)
         for line in lines
@@ -63,25 +64,26 @@ def _frame(filename: str, function: str) -> types.FrameType:
     namespace: dict[str, Any] = {"__name__": function, "__builtins__": {}}
     exec(compile("def stand_in():\n yield", filename, "exec"), namespace)
     code = namespace.pop("stand_in").__code__.replace(co_name=function)
-    # Of a generator that never ran: every other frame keeps its callers alive, and what they hold.
+    # The frame of a generator that never ran, because other frames keep their callers, and the
+    # variables of these, alive.
     frame: types.FrameType = types.FunctionType(code, namespace)().gi_frame
     return frame
 
 
 def traceback_of(lines: tuple[FrameLine, ...]) -> types.TracebackType | None:
-    """A traceback that prints as the original did; its frames are stand-ins without variables."""
+    """Return a traceback that prints as the original; its stand-in frames have no variables."""
     tb: types.TracebackType | None = None
     for line in reversed(lines):
         tb = types.TracebackType(tb, _frame(line.filename, line.function), -1, line.line)
     return tb
 
 
-#: Reads what every exception has, past whatever its class does when attributes are read.
+#: Reads attributes of exceptions without the `__getattribute__` of their class.
 plainly: Final = BaseException.__getattribute__
 
 
 def behind(error: BaseException) -> BaseException | None:
-    """What `error` came from: its cause, else its context unless that is suppressed."""
+    """Return the cause of `error`, otherwise its context unless it is suppressed."""
     cause: BaseException | None = plainly(error, "__cause__")
     if cause is not None or plainly(error, "__suppress_context__"):
         return cause
@@ -90,7 +92,7 @@ def behind(error: BaseException) -> BaseException | None:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """`error` and what is behind it, each once, at most `MAX_CHAIN`."""
+    """Return `error` and its causes, each once, at most `MAX_CHAIN`."""
     chain = [error]
     seen = {id(error)}
     following = behind(error)
@@ -107,13 +109,14 @@ _set: Final = BaseException.__setattr__
 def copy_of(
     error: BaseException, copies: dict[int, BaseException], left: int = MAX_CHAIN
 ) -> BaseException:
-    """A copy of `error`, of what is behind it, and of the exceptions that they hold, noted in
-    `copies` by the ids of the originals; linked as they are, `left` of them deep.
+    """Return a copy of `error`, its causes and the exceptions among its attributes.
 
-    An exception that cannot be copied faithfully stands for itself (and keeps its frames).
+    `copies` maps the ids of originals to copies. Links are copied up to a depth of `left`. An
+    exception that cannot be copied faithfully is used itself, with its frames.
     """
     if id(error) not in copies:
-        copies[id(error)] = error  # as long as it has none: exceptions may hold each other
+        # a placeholder that ends recursion: exceptions may refer to each other
+        copies[id(error)] = error
         try:
             _copy(error, copies, left - 1)
         except Exception:
@@ -122,7 +125,7 @@ def copy_of(
 
 
 def link(chain: Sequence[BaseException | None]) -> None:
-    """Put each of `chain` behind the one before it: pickles of exceptions forget that."""
+    """Make each exception of `chain` the cause of the one before it; pickles lose these links."""
     for error, following in itertools.pairwise(chain):
         if error is not None and following is not None and behind(error) is None:
             _set(error, "__cause__", following)
@@ -133,13 +136,13 @@ class _Recipe(NamedTuple):
     fields: tuple[str, ...]
 
 
-#: C level fields that are set with `args`, or that hold on to objects, or that have no setter.
+#: C-level fields that are set with `args`, that keep objects alive, or that have no setter.
 _SKIPPED: Final = frozenset({"args", "obj", "message", "exceptions", "characters_written"})
 
 
 @functools.lru_cache(maxsize=1024)
 def _recipe(cls: type[Any]) -> _Recipe | None:
-    """How to make a copy of an instance of `cls`, or None when its state cannot be seen."""
+    """Return how to copy an instance of `cls`, or None if its state is not accessible."""
     base = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
     if base.__module__ != "builtins" or not issubclass(base, BaseException):
         return None
@@ -152,7 +155,7 @@ def _recipe(cls: type[Any]) -> _Recipe | None:
             slots += bool(member.__flags__ & _HEAP_TYPE)
             if not name.startswith("__") and name not in _SKIPPED:
                 fields.append(name)
-    # An extension's own class may keep state where nobody sees it.
+    # A class of an extension may have state that Python cannot access.
     if cls.__basicsize__ > base.__basicsize__ + _POINTER * (slots + 2):
         return None
     return _Recipe(base, tuple(fields))
@@ -165,7 +168,7 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
     base, fields = recipe
 
     def inside(value: Any) -> Any:
-        """Exceptions often hold others, frames and all: those are replaced as well."""
+        """Copy exceptions among the attributes too, because they refer to frames."""
         if not isinstance(value, BaseException) or left <= 0:
             return value
         return copy_of(value, copies, left)
@@ -186,7 +189,7 @@ def _copy(error: BaseException, copies: dict[int, BaseException], left: int) -> 
             value: Any = getattr(error, field)
         except AttributeError:
             continue
-        # Unset reads as None, but setting None is not the same as leaving it unset.
+        # Unset fields read as None, but setting None differs from leaving the field unset.
         if value is not None:
             object.__setattr__(copied, field, inside(value))
     copied.__dict__.update((name, inside(value)) for name, value in error.__dict__.items())

@@ -1,8 +1,8 @@
-"""What may travel: the values that reach workers and stores, and how to add types of your own.
+"""Values that may be sent to workers and stored, and how to add types.
 
-Beside JSON's own types, arguments and results may hold tuples, sets, frozensets, bytes, complex
-numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, failures, dicts with keys that
-are no strings, and, once they are allowed, enumerations and dataclasses::
+In addition to the types of JSON, arguments and results may contain tuples, sets, frozensets, bytes,
+complex numbers, `Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`, failures, dicts with
+keys that are not strings, and, after `allow`, enumerations and dataclasses::
 
     from wbengine.types import codec
 
@@ -12,13 +12,14 @@ are no strings, and, once they are allowed, enumerations and dataclasses::
         number: int
         due: datetime.date
 
-They arrive equal, and of the same type.  They may be nested to 64 levels of JSON: a list, or a
-dict whose keys are strings, is one level; a tuple, a set or a dataclass is two; another dict three.
-A set or dict holds up to 32 keys with the same hash; one that goes to a worker, or comes from it,
-up to 100,000 keys that are neither text nor bytes.
-Everything else is refused before it is sent, with its path.  The class is looked up by its name
-among the allowed ones, on both sides, and nothing is ever imported because a message says so: allow
-it in the module that defines it.
+The receiver gets equal values of the same types. Limits: 64 levels of JSON, where a list, or a dict
+with strings as keys, is one level, a tuple, set or dataclass two, any other dict three; at most 32
+keys of a set or dict with the same hash; at most 100,000 keys that are neither text nor bytes, in
+values sent to or from a worker.
+
+All other values are refused before they are sent, with their path. Classes are looked up by name
+among the allowed ones, on both sides; a message never causes an import. Call `allow` in the module
+that defines the class.
 """
 
 from __future__ import annotations

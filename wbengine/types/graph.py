@@ -1,6 +1,6 @@
-"""networkx graphs with the few extra methods that users of TaskFlow know.
+"""networkx graphs with the additional methods of TaskFlow.
 
-Importing this module imports networkx; nothing that runs a flow needs it.
+Importing this module imports networkx; running a flow does not need it.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ else:
 
 
 class Graph(_Graph):
-    """A graph: undirected, unless it is a `DiGraph`."""
+    """An undirected graph; `DiGraph` is directed."""
 
     def __init__(self, incoming_graph_data: Any = None, name: str = "") -> None:
         super().__init__(incoming_graph_data, name=name)
         self.frozen = False
 
-    # TaskFlow's names and order, not those of networkx.
+    # TaskFlow's names and order of parameters, which differ from networkx.
     def add_node(  # type: ignore[override]
         self, n: Hashable, attr_dict: Mapping[str, Any] | None = None, **attr: Any
     ) -> None:
-        """Add a node, or to its attributes; those in `attr_dict` stand for the others."""
+        """Add a node, or update its attributes. `attr_dict` replaces keyword attributes."""
         super().add_node(n, **(attr if attr_dict is None else attr_dict))
 
     def add_edge(  # type: ignore[override]
         self, u: Hashable, v: Hashable, attr_dict: Mapping[str, Any] | None = None, **attr: Any
     ) -> None:
-        """Add an edge, or to its attributes; those in `attr_dict` stand for the others."""
+        """Add an edge, or update its attributes. `attr_dict` replaces keyword attributes."""
         super().add_edge(u, v, **(attr if attr_dict is None else attr_dict))
 
     def freeze(self) -> Any:
-        """Let nobody change the graph any more; returns the graph."""
+        """Make the graph immutable; return it."""
         return self if self.frozen else nx.freeze(self)
 
     def pformat(self) -> str:
-        """Describe the graph: its figures, its nodes, its edges."""
+        """Return a text that describes the graph: figures, nodes, edges."""
         return os.linesep.join(_described(self, "<->"))
 
     def export_to_dot(self) -> str:
-        """The graph in graphviz' language, to be drawn by its `dot`."""
+        """Return the graph in the DOT language of Graphviz."""
         return _dot(self)
 
     def fresh_copy(self) -> Self:
-        """An empty graph of the same class."""
+        """Return an empty graph of the same class."""
         return type(self)()
 
 
@@ -63,7 +63,7 @@ class DiGraph(Graph, _DiGraph):
     """A directed graph."""
 
     def pformat(self) -> str:
-        """Describe the graph: its figures, its nodes, its edges, its cycles."""
+        """Return a text that describes the graph: figures, nodes, edges, cycles."""
         lines = _described(self, "->")
         cycles = list(nx.simple_cycles(self)) if not self.is_directed_acyclic() else []
         lines.append(f"Cycles: {len(cycles)}")
@@ -71,22 +71,22 @@ class DiGraph(Graph, _DiGraph):
         return os.linesep.join(lines)
 
     def topological_sort(self) -> Iterator[Any]:
-        """The nodes, each after all that lead to it."""
+        """Iterate over the nodes in topological order."""
         return iter(nx.topological_sort(self))
 
     def is_directed_acyclic(self) -> bool:
         return bool(nx.is_directed_acyclic_graph(self))
 
     def no_successors_iter(self) -> Iterator[Any]:
-        """The nodes that nothing comes after."""
+        """Iterate over the nodes without successors."""
         return (node for node, degree in self.out_degree() if not degree)
 
     def no_predecessors_iter(self) -> Iterator[Any]:
-        """The nodes that nothing comes before."""
+        """Iterate over the nodes without predecessors."""
         return (node for node, degree in self.in_degree() if not degree)
 
     def bfs_predecessors_iter(self, n: Hashable) -> Iterator[Any]:
-        """Everything before a node, the nearest first, each once."""
+        """Iterate over all ancestors of a node, nearest first, each once."""
         seen = {n}
         queue = deque([n])
         while queue:
@@ -98,11 +98,11 @@ class DiGraph(Graph, _DiGraph):
 
 
 class OrderedGraph(Graph):
-    """A `Graph`: graphs keep the order in which nodes and edges were added."""
+    """A `Graph`: all graphs preserve the order of insertion."""
 
 
 class OrderedDiGraph(DiGraph):
-    """A `DiGraph`: graphs keep the order in which nodes and edges were added."""
+    """A `DiGraph`: all graphs preserve the order of insertion."""
 
 
 def merge_graphs(
@@ -111,15 +111,14 @@ def merge_graphs(
     allow_overlaps: bool = False,
     overlap_detector: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """One graph with all nodes and edges, and the first one's name.
+    """Return a graph with all nodes and edges and the name of the first graph.
 
-    `overlap_detector(merged so far, next)` says how many nodes both have; it is not asked if
-    overlaps are allowed.
-
-    :raises ValueError: graphs overlap, or the detector is not callable.
+    :param overlap_detector: called with the merged graph and the next one, returns the number of
+        common nodes; not called if overlaps are allowed.
+    :raises ValueError: if graphs overlap, or the detector is not callable.
     """
     if overlap_detector is not None and not callable(overlap_detector):
-        raise ValueError(f"Overlap detector must be callable, not {overlap_detector!r}")
+        raise ValueError(f"Overlap detector must be callable, got {overlap_detector!r}")
     detect = overlap_detector if overlap_detector is not None else _common_nodes
     merged = graph
     for other in graphs:
@@ -153,7 +152,7 @@ def _described(graph: Any, arrow: str) -> list[str]:
 
 def _dot(graph: Any) -> str:
     kind, arrow = ("digraph", "->") if graph.is_directed() else ("graph", "--")
-    # Two nodes may look the same.
+    # Different nodes may have the same text.
     names = {node: f"n{number}" for number, node in enumerate(graph)}
     lines = [
         f"{kind} {_quoted(graph.name)} {{",

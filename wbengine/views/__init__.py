@@ -1,6 +1,6 @@
-"""What people look at: records in, plain frozen values out, every secret masked.
+"""Views of flows, workers and queues: frozen values in which all secrets are masked.
 
-Nothing here writes to a store.  Flows are read through `persistence.Connection` only; workers and
-queues (`fleet`, `queues`, `ledgers`) where the fleet is, which can be told what to do.  All times
-are unix seconds and durations seconds; `to_dict()` has times in ISO 8601, UTC.
+Views of flows are read through `persistence.Connection`; nothing is written to a store. `fleet`,
+`queues` and `ledgers` communicate with the broker and the workers, and can send commands. Times are
+Unix seconds and durations are seconds; `to_dict()` returns times in ISO 8601 (UTC).
 """

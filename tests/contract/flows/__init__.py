@@ -1,1 +1,1 @@
-"""The same flows on every kind of engine: the same trace of states, the same results."""
+"""Flows that run on every kind of engine, with the expected trace and results."""

@@ -1,4 +1,4 @@
-"""A flow of the suite: how it is made, and all that is expected of a run of it."""
+"""Cases of the suite: flows and the expected results of their runs."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from wbengine import exceptions, states
 from wbengine.engines import base
 from wbengine.types import failure as ft
 
-#: In a store: the path of a folder of this run, to count or to write files in.
+#: Placeholder in a store for the path of a folder of this run.
 FOLDER = "<folder>"
 
-#: The states of a flow that went straight to an end.
+#: States of a flow that ran without interruption.
 _STRAIGHT = {end: f"RUNNING {end}" for end in (states.SUCCESS, states.FAILURE, states.REVERTED)}
 
-#: `(type, text)`: what was raised, and a part of what it says.
+#: `(type, text)`: exception type and a part of its message.
 Error = tuple[type[BaseException], str]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A flow and what is expected; what is left out is expected to be empty.
+    """Flow and expected results; omitted expectations are empty.
 
-    The flow succeeds unless it `raises` something; then it ends REVERTED, unless `ends` says else.
+    The flow succeeds unless it `raises` something. Then it ends REVERTED, unless `ends` differs.
     """
 
-    #: Makes the flow.
+    #: Creates the flow.
     make: Callable[[], Any]
-    #: What happens to which atom, in the order of a serial engine.
+    #: State changes of atoms, in the order of a serial engine.
     story: str
-    #: On kinds that run tasks at once: what is before what.  None: the order is that of `story`.
+    #: Order constraints on concurrent kinds. None: the order of `story`.
     order: Sequence[str] | None = None
     store: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: Runs the flow; by default, `run` is called once.
+    #: Runs the flow; default: one call of `run`.
     drive: Callable[[base.Engine], Any] | None = None
     ends: str = states.SUCCESS
     #: The states of the flow, if they are not RUNNING and the last one.
     flow: str | None = None
-    #: All values by name, besides those of the store.
+    #: All values by name, except those of the store.
     results: Mapping[str, Any] = field(default_factory=dict)
-    #: What went wrong with which atom ("?": with none of them).
+    #: Failure of each atom ("?": of no atom).
     raises: Mapping[str, Error] = field(default_factory=dict)
-    #: What is raised in the end, if it is none of these (or all of them together).
+    #: Raised exception, if it is not one of these (or all of them together).
     raised: Error | None = None
-    #: What reverts returned: what they were told, as a rule.
+    #: Results of reversions, which usually contain their arguments.
     told: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    #: By retry: what it provided, and who failed then.
+    #: By retry: provided values and failed atoms.
     history: Mapping[str, Sequence[tuple[Any, str]]] = field(default_factory=dict)
-    #: What tasks told while they ran.
+    #: Events of tasks while they ran.
     heard: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    #: Anything else.
+    #: Further checks.
     check: Callable[[base.Engine], None] | None = None
     kinds: Sequence[str] | None = None
 
@@ -71,7 +71,7 @@ CASES: list[Case] = []
 
 
 def flow(story: str, **expected: Any) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Make a function that makes a flow part of the suite."""
+    """Register a flow factory as a case of the suite."""
 
     def register(make: Callable[[], Any]) -> Callable[[], Any]:
         if expected.get("raises") or expected.get("raised"):
@@ -83,7 +83,7 @@ def flow(story: str, **expected: Any) -> Callable[[Callable[[], Any]], Callable[
 
 
 def play(case: Case, kind: Kind, folder: Path) -> list[str]:
-    """Run a case on a kind, and compare; returns the story."""
+    """Run a case on a kind, compare the results, and return the story."""
     made = case.make()
     store = {k: str(folder) if v == FOLDER else v for k, v in case.store.items()}
     engine = kind.load(made, store=store, **case.options)
@@ -128,7 +128,7 @@ def _run(engine: base.Engine) -> None:
 
 
 def _listen(engine: base.Engine, case: Case) -> dict[str, list[Any]]:
-    """What tasks tell from now on, as far as the case wants to know."""
+    """Record the events of tasks that the case expects."""
     heard: dict[str, list[Any]] = {name: [] for name in case.heard}
     assert engine.compilation is not None
     for node in engine.compilation.nodes:
@@ -145,7 +145,7 @@ def _short(history: Any) -> list[tuple[Any, str]]:
     return [
         (
             provided,
-            # Those that failed at once come in any order.
+            # Simultaneous failures have any order.
             " ".join(sorted(f"{name}:{next(iter(failed))}" for name, failed in outcomes.items())),
         )
         for provided, outcomes in history
@@ -153,7 +153,7 @@ def _short(history: Any) -> list[tuple[Any, str]]:
 
 
 def _types(value: Any) -> Any:
-    """The types a value is made of: to most of them, `==` is blind."""
+    """Return the types in a value, which `==` mostly ignores."""
     if isinstance(value, dict):
         return dict, {key: (type(key), _types(item)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -172,7 +172,7 @@ def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -
     for name, failure in kept.items():
         _check_failure(failure, *case.raises[name])
     assert error is not None, "nothing was raised"
-    # What could not be reverted is raised; what failed before that is its context.
+    # The failure of the reversion is raised, with the earlier failure as its context.
     stuck = {name: case.raises[name] for name in storage.get_revert_failures()}
     ending = stuck or case.raises
     if stuck and set(kept) > set(stuck):
@@ -190,7 +190,7 @@ def _check_error(case: Case, engine: base.Engine, error: BaseException | None) -
         assert text in str(error)
         if isinstance(error, kind):
             return
-        # What ends a process there must not end the engine's process here.
+        # An exception that ends a process on a worker must not end the engine's process.
         assert not issubclass(kind, Exception), f"{error!r} is no {kind.__name__}"
         assert isinstance(error, exceptions.WrappedFailure) and error.check(kind)
 

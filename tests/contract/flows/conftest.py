@@ -1,4 +1,4 @@
-"""The kinds that flows run on."""
+"""Fixtures: kinds of engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.flows import kinds, tasks
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], kinds.Kind]]:
-    """Makes each kind when it is first asked for, once for a module."""
+    """Function that starts each kind on first use, once per module."""
     with contextlib.ExitStack() as stack:
 
         @functools.cache

@@ -1,4 +1,4 @@
-"""One task for all random flows: what becomes of it is a matter of numbers, on every kind alike."""
+"""Task for random flows whose failures depend on numbers, equally on every kind of engine."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 
 from wbengine import task
 
-#: How what a task notes begins.
+#: First word of the lines that a task notes.
 BODY = "body"
 
 
 def draw(*what: Any) -> float:
-    """A number from 0 to 1: the same for the same words, in any process."""
+    """Return a number from 0 to 1 that is the same for the same words in any process."""
     return zlib.crc32("/".join(map(str, what)).encode()) / 2**32
 
 
 def note(journal: str, *words: Any) -> None:
-    """Write a line into a journal that several processes write."""
+    """Append a line to a journal that several processes write."""
     with Path(journal).open("ab", buffering=0) as stream:
         stream.write(json.dumps(words).encode() + b"\n")
 
 
 class Fated(task.Task):
-    """Fails when its number says so: each time it is done, it draws another one.
+    """Task that fails depending on a number, which is drawn for each execution.
 
-    How often it was done is counted in a folder; without one, the tries of the retries around it
-    are what the number depends on.  What was tried a few times seldom fails: flows are to go on.
-    With a `journal`, it notes there what it does; it takes up to `pace` seconds for that.
+    A folder counts the executions. Without one, the number depends on the attempts of the enclosing
+    retries. After a few attempts failures are rare, so that flows make progress. With a `journal`,
+    the task notes its calls there, each of which takes up to `pace` seconds.
     """
 
     def execute(
@@ -94,7 +94,7 @@ class Fated(task.Task):
 
 
 class Numbers(Fated):
-    """Makes a list of numbers, too; its length is a matter of numbers as well."""
+    """Task that also returns a list of numbers of drawn length."""
 
     def execute(
         self,
@@ -112,7 +112,7 @@ class Numbers(Fated):
 
 
 class Awaiting(Fated):
-    """The same, as coroutines that let others go first."""
+    """Same task with coroutines that yield to others."""
 
     async def execute(  # type: ignore[override]
         self,
@@ -136,7 +136,7 @@ class Awaiting(Fated):
 
 
 class Item(Fated):
-    """What a Map does with each number."""
+    """Task that a Map runs for each number."""
 
     def execute(
         self,

@@ -1,6 +1,6 @@
-"""The kinds of engines, each with an executor that serves many flows, one after the other.
+"""Kinds of engines, each with an executor that serves many flows one after another.
 
-All are strict: what a worker refuses, the others refuse as well.
+All are strict: they refuse the results that workers refuse.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from wbengine.runtime import executors
 
 NAMES = ("serial", "threads", "processes", "memory", "filesystem")
 
-#: A serial engine whose records are kept in a folder.
+#: Serial engine with records in a folder.
 KEPT = "kept"
 
 
 class Kind:
-    """Loads flows into engines of one kind, all of them on one executor."""
+    """Loader of flows into engines of one kind with a shared executor."""
 
     def __init__(self, name: str, engine: str, options: dict[str, Any]) -> None:
         self.name = name
@@ -37,12 +37,12 @@ class Kind:
 
     @property
     def executor(self) -> Any:
-        """What runs the tasks; None where each engine has its own."""
+        """Executor of the tasks; None if each engine has its own."""
         return self._options.get("executor")
 
     @property
     def remote(self) -> bool:
-        """Whether tasks run on workers, whatever becomes of their engine."""
+        """True if tasks run on workers."""
         return self._engine == "worker-based"
 
     def load(self, flow: Any, **options: Any) -> base.Engine:
@@ -50,10 +50,9 @@ class Kind:
 
 
 class InStep(calls.TaskExecutor):
-    """Makes an executor answer in the order asked, and all that was asked together at once.
+    """Executor that returns results in the order of submission, one batch at a time.
 
-    With `in_step` set, a turn ends before the next one begins: as on a serial engine, whoever is
-    faster.
+    With `in_step` set, an iteration ends before the next one starts, as on a serial engine.
     """
 
     in_step = False
@@ -78,10 +77,9 @@ class InStep(calls.TaskExecutor):
 
 
 class Kept(InStep):
-    """Makes a pool outlive the engines it serves.
+    """Executor whose pool outlives the engines.
 
-    With `taken_over` set, an engine may leave behind what it may not end any more: that is waited
-    for.
+    With `taken_over` set, an engine may leave calls that it does not own; `stop` waits for them.
     """
 
     taken_over = False
@@ -109,14 +107,14 @@ class KeptProcesses(Kept, executors.ProcessTaskExecutor):
 
 
 class KeptRemote(InStep, remote.WorkerTaskExecutor):
-    """Workers, through one connection."""
+    """Workers with one shared connection."""
 
     taken_over = False
 
 
 @contextlib.contextmanager
 def kind(name: str, folder: Path, tasks: str) -> Iterator[Kind]:
-    """One kind, with what it needs running; workers offer the `tasks` of that module."""
+    """Yield one kind with its resources; workers offer the `tasks` of that module."""
     with _MAKERS[name](folder, tasks) as made:
         yield made
 
@@ -128,7 +126,7 @@ def _serial(folder: Path, tasks: str) -> Iterator[Kind]:
 
 @contextlib.contextmanager
 def _kept(folder: Path, tasks: str) -> Iterator[Kind]:
-    # Where there is one, a disk that need not be waited for.
+    # Use a disk in memory if the host has one.
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(dir=fast) as place,

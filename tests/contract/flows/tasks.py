@@ -1,6 +1,6 @@
-"""The tasks of the suite: plain classes, made by their name alone, as workers make them.
+"""Tasks of the suite: classes that workers can create by name.
 
-What they are to do comes as arguments.  Whoever reverts returns what it was told.
+Their behaviour depends on arguments. `revert` methods return what they received.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from wbengine.types import failure as ft
 
 
 def told(result: Any, flow_failures: dict[str, Any]) -> str:
-    """What a revert was told, in one line."""
+    """Return the arguments of a revert in one line."""
     if isinstance(result, ft.Failure):
         result = f"{next(iter(result))}({result.exception_str})"
     return f"{result} | {' '.join(sorted(flow_failures))}"
 
 
 class Trouble(Exception):
-    """What this module's tasks run into."""
+    """Exception of this module."""
 
 
 class Step(task.Task):
-    """Returns its own name."""
+    """Task that returns its own name."""
 
     def execute(self) -> str:
         return self.name
@@ -39,14 +39,14 @@ class Step(task.Task):
 
 
 class Give(Step):
-    """Returns what it is given."""
+    """Task that returns its argument."""
 
     def execute(self, value: Any) -> Any:
         return value
 
 
 class Plain(task.Task):
-    """Has nothing to undo."""
+    """Task without `revert`."""
 
     def execute(self, x: Any) -> Any:
         return x
@@ -58,7 +58,7 @@ class Add(Step):
 
 
 class Quiet(task.Task):
-    """Reverts, and tells nothing of what it was told: that depends on who failed first."""
+    """Task whose `revert` returns nothing, because the order of failures varies."""
 
     def execute(self) -> str:
         return self.name
@@ -83,7 +83,7 @@ class Boom(Step):
 
 
 class Troubled(Step):
-    """Fails for a reason."""
+    """Task that fails with a cause."""
 
     def execute(self) -> str:
         try:
@@ -98,7 +98,7 @@ class Exits(Step):
 
 
 class Keywords(Step):
-    """Returns the names and values of all it is called with."""
+    """Task that returns the names and values of its arguments."""
 
     def execute(self, **kwargs: Any) -> list[Any]:
         return sorted(kwargs.items())
@@ -110,7 +110,7 @@ class KeywordOnly(Step):
 
 
 class Until(Step):
-    """Fails as long as `n`, which a retry provides, is less than `until`."""
+    """Task that fails while `n`, provided by a retry, is less than `until`."""
 
     def execute(self, n: int, until: int) -> int:
         if n < until:
@@ -119,7 +119,7 @@ class Until(Step):
 
 
 class QuietUntil(Quiet):
-    """As `Until`, quietly."""
+    """`Until` with a `revert` that returns nothing."""
 
     def execute(self, n: int, until: int) -> int:
         if n < until:
@@ -128,7 +128,7 @@ class QuietUntil(Quiet):
 
 
 class Counted(Step):
-    """Fails until it was executed `times` times: its executions are counted in a folder."""
+    """Task that fails until it was executed `times` times, counted in a folder."""
 
     def execute(self, folder: str, times: int) -> int:
         counter = Path(folder, self.name)
@@ -141,7 +141,7 @@ class Counted(Step):
 
 
 class DividesInto(Step):
-    """Fails for n = 0."""
+    """Task that fails for n = 0."""
 
     def execute(self, n: int) -> float:
         return 10 / n
@@ -160,14 +160,14 @@ class RevertFails(Step):
 
 
 class FailsTwice(RevertFails):
-    """Neither forward nor backward."""
+    """Task that fails in `execute` and `revert`."""
 
     def execute(self) -> str:
         raise ValueError(f"{self.name} fails")
 
 
 class Carries(task.Task):
-    """Its revert returns what it was called with."""
+    """Task whose `revert` returns its arguments."""
 
     def execute(self, odd: Any) -> Any:
         return odd
@@ -190,7 +190,7 @@ class Changes(Give):
 
 
 class Marks(task.Task):
-    """Leaves a file where it was reverted."""
+    """Task whose `revert` creates a file."""
 
     def execute(self) -> str:
         return self.name
@@ -205,7 +205,7 @@ class MarksBoom(Marks):
 
 
 class StaysAfter(Marks):
-    """Fails to be reverted once all the others were."""
+    """Task whose `revert` fails after all others are reverted."""
 
     def revert(self, folder: str, others: int) -> None:
         while len(list(Path(folder).glob("*.reverted"))) < others:
@@ -214,14 +214,14 @@ class StaysAfter(Marks):
 
 
 class RevertsAlone(Step):
-    """Its revert takes nothing."""
+    """Task whose `revert` has no parameters."""
 
     def revert(self) -> str:
         return "alone"
 
 
 class RevertsWith(Step):
-    """Its revert takes values of the store as well, one of them perhaps."""
+    """Task whose `revert` takes values of the store, one of them optional."""
 
     def execute(self, x: int) -> int:
         return x
@@ -231,7 +231,7 @@ class RevertsWith(Step):
 
 
 class LooksBack(Step):
-    """Tells all that a revert can know of a failure."""
+    """Task whose `revert` returns everything about a failure."""
 
     def revert(self, result: Any, flow_failures: dict[str, ft.Failure]) -> list[Any]:
         [failure] = flow_failures.values()
@@ -245,7 +245,7 @@ class LooksBack(Step):
 
 
 class Hooked(Step):
-    """Tells when its hooks are called."""
+    """Task that reports calls of its hooks."""
 
     TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "hook"})
     fails_in = ""
@@ -297,7 +297,7 @@ class PostRevertFails(Hooked):
 
 
 class Progressing(Step):
-    """Tells how far it is, and something of its own."""
+    """Task that reports progress and an event of its own."""
 
     TASK_EVENTS = frozenset({task.EVENT_UPDATE_PROGRESS, "counted"})
 
@@ -315,7 +315,7 @@ class HalfWay(Step):
 
 
 class Local(Step):
-    """Runs in the process of its engine, whatever the others do."""
+    """Task that runs in the process of its engine."""
 
     local = True
 
@@ -325,14 +325,14 @@ class Urgent(Step):
 
 
 class Lengths(task.MapFunctorTask):
-    """The lengths of two texts."""
+    """Task that returns the lengths of two texts."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(len, requires=["left", "right"], name=name, provides="lengths")
 
 
 class Total(task.ReduceFunctorTask):
-    """The sum of three numbers."""
+    """Task that returns the sum of three numbers."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(operator.add, requires=["x", "y", "z"], name=name, provides="total")
@@ -345,7 +345,7 @@ class Sleeps(Step):
 
 
 class Awaits(Step):
-    """Its bodies are coroutines."""
+    """Task with coroutines."""
 
     async def execute(self) -> str:
         await asyncio.sleep(0)
@@ -372,7 +372,7 @@ class Squares(task.Task):
 
 
 class Undone(task.Task):
-    """Undoes each number but 2."""
+    """Task that reverts each number but 2."""
 
     def execute(self, item: int) -> int:
         return item
@@ -384,7 +384,7 @@ class Undone(task.Task):
 
 
 class Locks(task.Task):
-    """Returns what no other process can have."""
+    """Task that returns a value that cannot be encoded."""
 
     def execute(self) -> Any:
         return {"lock": [1, threading.Lock()]}

@@ -1,4 +1,4 @@
-"""Every flow of the suite on every kind of engine."""
+"""All flows of the suite on all kinds of engines."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.contract.flows.case import CASES, Case, play
 from tests.contract.flows.kinds import KEPT, NAMES, Kind
 from tests.support import tally
 
-#: They register themselves when they are imported.
+#: Modules that register their flows on import.
 MODULES = (arguments, shapes, deciding, retrying, failing, steering, values, newer)
 
 
 RUNS = [(name, case) for name in NAMES for case in CASES if case.runs_on(name)]
-# The kinds differ in what runs tasks; of what is kept, some flows show enough.
+# Kinds differ in their executors; a third of the flows is enough for stored records.
 RUNS += [(KEPT, case) for case in CASES[::3] if case.runs_on(KEPT)]
 
 

@@ -1,7 +1,7 @@
-"""What is written down of a run, in a form short enough to be written into a test.
+"""Short notation of the state changes of a run.
 
 A trace is a line of words, one for each change of state of an atom: a mark and the atom's name.
-`>a +a >b !b <b -b <a -a` is the story of a flow whose second task failed.
+`>a +a >b !b <b -b <a -a` is the trace of a flow whose second task failed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MARKS = {
     states.RETRYING: "?",
 }
 
-#: Marks of atoms that others may follow, and of those that leave nothing to be undone.
+#: Marks of atoms that others may follow, and of atoms without anything to revert.
 SETTLED = "+~"
 UNDONE = ".-~"
 
 
 class Recorder:
-    """Listens to an engine from its first state to its last."""
+    """Recorder of all states of an engine."""
 
     def __init__(self, engine: base.Engine) -> None:
         self.words: list[str] = []
         self.flow: list[str] = []
-        #: What reverts returned, by atom, one after the other.
+        #: Results of reversions by atom, in order.
         self.told: dict[str, list[Any]] = defaultdict(list)
         self._engine = engine
         engine.atom_notifier.register("*", self._on_atom)
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def by_atom(words: list[str]) -> dict[str, str]:
-    """The marks of each atom, in their order."""
+    """Return the marks of each atom in order."""
     found: dict[str, str] = defaultdict(str)
     for word in words:
         found[word[1:]] += word[0]
@@ -63,7 +63,7 @@ def by_atom(words: list[str]) -> dict[str, str]:
 
 
 def check_order(words: list[str], rule: str) -> None:
-    """`"+a >b"`: each time, the first of the two came before the second."""
+    """Check for a rule `"+a >b"` that each first event precedes the second."""
     first, second = ([i for i, word in enumerate(words) if word == w] for w in rule.split())
     assert first and second, f"nothing to compare for {rule!r} in {' '.join(words)}"
     for one, other in zip(first, second, strict=False):
@@ -71,7 +71,7 @@ def check_order(words: list[str], rule: str) -> None:
 
 
 def check_links(words: list[str], graph: nx.DiGraph[Any]) -> None:
-    """Nothing began before what it depends on was settled, or was undone before what follows."""
+    """Check that atoms started after their dependencies, and were reverted before them."""
     atoms = {node.name: node for node, data in graph.nodes.items() if not data["noop"]}
 
     def named(nodes: set[Any]) -> set[str]:

@@ -1,4 +1,4 @@
-"""TaskFlow: `engines.run`, and its `Worker` in a process."""
+"""TaskFlow: `engines.run`, and its `Worker` in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent to and fro: texts that differ, and do not compress to nothing."""
+"""Payloads: distinct texts that do not compress well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 def texts(count: int, size: int) -> list[str]:
-    """Always the same ones."""
+    """Return the same texts on each call."""
     drawn = random.Random(1)
     base = "".join(drawn.choices(_LETTERS, k=size))
     return [(f"{number:08}" + base)[:size] for number in range(count)]

@@ -1,4 +1,4 @@
-"""Who takes part: a conductor or worker as job boards and listings describe it."""
+"""The description of a conductor or worker in job boards and listings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Entity:
-    """Something of a `kind`, with a `name`, and `metadata` about it."""
+    """An entity of a `kind`, with a `name` and `metadata`."""
 
     __slots__ = ("kind", "metadata", "name")
 

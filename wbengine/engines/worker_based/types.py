@@ -1,4 +1,4 @@
-"""Who works: the workers an engine knows of, by the names that TaskFlow's users know."""
+"""Known workers of an engine, under TaskFlow's names."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ __all__ = ["MemoryJobBoard"]
 
 
 class MemoryJobBoard(impl_sql.SQLJobBoard):
-    """Keeps jobs for those who share this very object: a database of SQLite that is no file.
+    """A board for users of this object only: an SQLite database in memory.
 
-    They are gone when it is closed.  It has no options.
+    Closing it deletes all jobs. It has no options.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`backends.directory`, under the names that TaskFlow has."""
+"""TaskFlow's names for `backends.directory`."""
 
 from __future__ import annotations
 

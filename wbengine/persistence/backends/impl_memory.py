@@ -1,4 +1,4 @@
-"""`backends.memory`, under the names that TaskFlow has."""
+"""TaskFlow's names for `backends.memory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`backends.sql`, under the names that TaskFlow has."""
+"""TaskFlow's names for `backends.sql`."""
 
 from __future__ import annotations
 

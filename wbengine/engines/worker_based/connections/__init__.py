@@ -1,1 +1,1 @@
-"""How messages come and go: connections to a broker, what is declared on it, and its queues."""
+"""Connections to brokers: publish, consume, acknowledge, reconnect."""

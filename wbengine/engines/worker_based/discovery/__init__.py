@@ -1,1 +1,1 @@
-"""Which workers there are, as others see them: asked, heard, and noticed when they fall silent."""
+"""Known workers: announcements, heartbeats and the detection of lost workers."""

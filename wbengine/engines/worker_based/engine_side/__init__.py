@@ -1,1 +1,1 @@
-"""What an executor consists of: its beginning and end, its engines, and what it shows of itself."""
+"""Parts of an executor: ledger operations, ownership checks, earlier runs."""

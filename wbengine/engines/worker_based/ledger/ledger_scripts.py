@@ -1,7 +1,8 @@
-"""What a ledger in Redis does in the server: each of these is one step.
+"""Scripts of the Redis ledger; each is one atomic step in the server.
 
-The keys are told in `transports._redis_scripts`.  A server without memory refuses the first write
-of a script that needs some, and no later one: to `open` a row is refused, what ends one is not.
+`transports._redis_scripts` describes the keys. A server without free memory refuses the first write
+of a script if that write needs memory, but no later one: opening a row fails, completing one does
+not.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Final
 from wbengine.transports import _redis_scripts
 from wbengine.transports._redis_link import Script
 
-#: row(id) -> epoch, state, holder, result, where its body is, milliseconds that its engine keeps it
-#: is_held_by(holder, there, epoch): so can be who had a row that the server forgot
+#: Functions:
+#: row(id) -> epoch, state, holder, result, id of its body, milliseconds that its engine keeps it
+#: is_held_by(holder, there, epoch): also true for each holder if the server lost the real one
 _HEAD: Final = """
 local P = KEYS[1]
 local call = redis.call
@@ -40,7 +42,7 @@ local function remove(id, holder, body)
 end
 """  # fmt: skip
 
-#: Begins with (user, number of his session); returns None, with nothing done, in another one.
+#: Begins with (user, its session); in another session returns None without any change.
 _IN_SESSION: Final = (
     _redis_scripts.SESSION
     + """
@@ -51,8 +53,8 @@ if session(ARGV[1]) ~= ARGV[2] then return false end
 #: (digest if there is none, user) -> digest, count of claims
 BEGIN: Final = Script(_HEAD + _redis_scripts.HERE + "return here(ARGV[1], ARGV[2], now(), true)")
 
-#: (user, number, (id, epoch, holder, name of a claim)...): what he sent in earlier sessions, and
-#: comes after this, does nothing; and what they were granted by these claims, unheard, is OPEN
+#: (user, number, (id, epoch, holder, name of a claim)...): late commands of earlier sessions have
+#: no effect; rows of these claims, which got no reply, become OPEN
 RECONCILE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _redis_scripts.SESSION + """
 call('PEXPIRE', P .. 'rows', LEDGER_TTL)
 local number, last = session(ARGV[1])
@@ -67,9 +69,8 @@ for i = 3, #ARGV, 4 do
 end
 """)  # fmt: skip
 
-#: (user, his session, digest, 1: also in place of OPEN rows at older epochs, milliseconds that
-#: results are kept or '', (id, epoch)...)
-#: -> digest, count of claims; None: too late
+#: (user, its session, digest, 1: also replace OPEN rows with lower epochs, milliseconds that
+#: results are kept or '', (id, epoch)...) -> digest, count of claims; None: too late
 OPEN: Final = Script(_HEAD + _redis_scripts.MAKE + _redis_scripts.HERE + _IN_SESSION + """
 local t, new = now(), {}
 for i = 6, #ARGV, 2 do
@@ -87,7 +88,7 @@ if #new > 0 then call('ZADD', P .. 'rows', unpack(new)) end
 return here(ARGV[3], ARGV[1], t)
 """)  # fmt: skip
 
-#: (user, his session, id, epoch, holder, name of this claim)
+#: (user, its session, id, epoch, holder, name of this claim)
 #: -> verdict, epoch, holder, result, count of claims; None: too late
 CLAIM: Final = Script(_HEAD + _redis_scripts.CLAIM + _IN_SESSION + """
 local t = now()
@@ -123,7 +124,7 @@ local beat = call('ZSCORE', P .. 'beats', ARGV[1])
 return beat and now() - beat
 """)  # fmt: skip
 
-#: (holder, milliseconds that results are kept, (id, epoch, result)...) -> for each 1 if it was his
+#: (holder, milliseconds that results are kept, (id, epoch, result)...) -> for each 1 if it was held
 FINISH: Final = Script(_HEAD + """
 local t, holder, done, his, ended, seen = now(), ARGV[1], {}, {}, {}, {}
 for i = 3, #ARGV, 3 do
@@ -152,7 +153,7 @@ if #gone > 0 then call('ZREM', P .. 'rows', unpack(gone)) end
 return done
 """)  # fmt: skip
 
-#: (user, his session, id, epoch, holder) -> 1 if it was his; None: too late
+#: (user, its session, id, epoch, holder) -> 1 if it was held; None: too late
 RELEASE: Final = Script(_HEAD + _redis_scripts.UNCLAIM + _IN_SESSION + """
 local id, there = ARGV[3], row(ARGV[3])
 if not is_held_by(ARGV[5], there, ARGV[4]) then return 0 end
@@ -161,7 +162,8 @@ unclaim(id, ARGV[5], now())
 return 1
 """)  # fmt: skip
 
-#: (id, epoch) -> None: no row; the result, or 1
+#: (id, epoch) -> None: no row; the result if it is done; else 1: a row with a lower epoch is
+#: reopened
 REOPEN: Final = Script(_HEAD + """
 local id, there = ARGV[1], row(ARGV[1])
 if not there[1] then return false end
@@ -176,7 +178,7 @@ end
 return 1
 """)  # fmt: skip
 
-#: ((id, epoch or '')...) -> for each 1 if it was removed; count of claims, if one was
+#: ((id, epoch or '')...) -> for each 1 if it was removed; count of claims, if any was removed
 REVOKE: Final = Script(_HEAD + """
 local done, revoked = {}, 0
 for i = 1, #ARGV, 2 do
@@ -216,8 +218,9 @@ end
 return rows
 """)  # fmt: skip
 
-#: (milliseconds or -inf, the last id of that time that is known, most)
-#: -> the time, rows: milliseconds, id, epoch, state, holder or None; by time and id
+#: A page of rows, in the order of time and id, after a position:
+#: (time of the position in milliseconds or -inf, its id, maximum number of rows)
+#: -> the current time, (milliseconds, id, epoch, state, holder or None)...
 PAGE: Final = Script(_HEAD + """
 local since, last, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local found, skip = {now()}, 0
@@ -246,13 +249,13 @@ return found
 #: () -> ids
 IDS: Final = Script("return redis.call('ZRANGE', KEYS[1] .. 'rows', 0, -1)")
 
-#: (milliseconds) -> 1 if nobody swept for so long; he who asks does it now
+#: (milliseconds) -> 1 if a sweep is due, which reserves it for the caller
 DUE: Final = Script("""
 return redis.call('SET', KEYS[1] .. 'swept', 1, 'NX', 'PX', ARGV[1]) and 1 or 0
 """)
 
-#: (milliseconds, number of the first row to look at, 1: only those that are DONE)
-#: -> how many were removed, how many stay, whether there may be more
+#: (milliseconds, number of the first row to read, 1: only rows that are DONE)
+#: -> number of removed rows, number of kept rows, whether there may be more
 SWEEP: Final = Script(_HEAD + """
 local t = now()
 local before = t - ARGV[1]
@@ -271,17 +274,18 @@ end
 return {removed, kept, #ids == 500 and 1 or 0}
 """)  # fmt: skip
 
-#: (milliseconds): forget holders who hold nothing and were silent for so long
+#: (milliseconds): remove holders without rows that were silent for this time
 SWEEP_HOLDERS: Final = Script(_HEAD + """
 for _, holder in ipairs(call('ZRANGEBYSCORE', P .. 'beats', '-inf', now() - ARGV[1])) do
   if call('EXISTS', P .. 'held:' .. holder) == 0 then call('ZREM', P .. 'beats', holder) end
 end
 """)  # fmt: skip
 
-#: What the name of a user ends with who also consumes messages here: he is heard of there.
+#: Suffix of the name of a user that also consumes messages here, and sends heartbeats as a
+#: consumer.
 CONSUMER: Final = ".c"
 
-#: (user, holder...): he closes it; the last one leaves nothing, unless there are rows
+#: (user, holder...): closes the ledger; the last user removes everything, unless there are rows
 END: Final = Script(_HEAD + """
 local gone = now() - 15000
 if call('ZCOUNT', P .. 'c', gone, '+inf') == 0 then

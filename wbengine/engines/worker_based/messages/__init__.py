@@ -1,1 +1,1 @@
-"""What engines and workers say to each other: what a message looks like, and what it means."""
+"""Messages between engines and workers: format, schemas, signatures."""

@@ -1,6 +1,6 @@
-"""The JSON Schemas of all messages.
+"""JSON Schemas of all messages.
 
-NOTIFY, REQUEST and RESPONSE have the shape that TaskFlow's peers use.
+NOTIFY, REQUEST and RESPONSE have the form that TaskFlow's peers use.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from typing import Any, Final
 
 from wbengine import _names
 
-#: Ids at most that one message asks for, or cancels.
+#: Maximum number of request ids in one question or cancellation.
 MAX_IDS: Final = 500
 
-#: Numbers above this one count nothing.
 MAX_NUMBER: Final = 2**53
 
-#: Who is there?
+#: NOTIFY of an engine: asks which workers are present.
 QUESTION: Final[dict[str, Any]] = {"type": "object", "additionalProperties": False}
 
-#: This worker is, with these tasks.
+#: NOTIFY of a worker: its topic and tasks.
 ANSWER: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -29,7 +28,7 @@ ANSWER: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
-#: Failures in it have a schema of their own (`Failure.SCHEMA`).
+#: Failures in a request have their own schema (`Failure.SCHEMA`).
 REQUEST: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -49,7 +48,7 @@ REQUEST: Final[dict[str, Any]] = {
     "required": ["task_cls", "task_name", "task_version", "action"],
 }
 
-#: Its data is an event, a result, or nothing.
+#: The data is an event, a result or empty.
 RESPONSE: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -75,7 +74,6 @@ RESPONSE: Final[dict[str, Any]] = {
 
 
 def _pairs(name: str) -> dict[str, Any]:
-    """A list of request ids, with a number each."""
     pair = [
         {"type": "string", "pattern": _names.LABEL_PATTERN},
         {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},

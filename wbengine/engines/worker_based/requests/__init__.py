@@ -1,1 +1,1 @@
-"""An engine's book of requests: from their submission to their one outcome, mostly without I/O."""
+"""Requests of an executor: state, timers, results and recovery."""

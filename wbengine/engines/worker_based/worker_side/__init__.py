@@ -1,1 +1,1 @@
-"""What a worker consists of: what it takes on, runs and answers, its life, and what it shows."""
+"""Parts of a worker: its requests, heartbeats, task pool and logs."""

@@ -1,4 +1,4 @@
-"""Records in SQL databases: sqlite, MariaDB and MySQL, PostgreSQL."""
+"""Records in SQL databases: SQLite, MariaDB and MySQL, PostgreSQL."""
 
 from __future__ import annotations
 

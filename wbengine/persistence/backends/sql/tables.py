@@ -1,8 +1,7 @@
-"""The tables of the current layout; `migrations` tells how they came to be.
+"""The tables of the current layout. `migrations` converts older layouts.
 
-Every table has the identity of its rows and the plain fields of a record as columns, for people and
-their queries; values of users are JSON texts by the typed codec.  What has no column of its own is
-in `more`.
+Every table has columns for the identity of its rows and for plain fields, for use in queries.
+Values of users are JSON texts of the typed codec. Fields without a column are in `more`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ __all__ = [
     "SCHEDULES", "SIGNALS", "VERSION_TABLE", "select",
 ]  # fmt: skip
 
-#: Where alembic keeps which revision the layout is of.
+#: Alembic's table with the revision of the layout.
 VERSION_TABLE: Final = "wbe_alembic_version"
 
 METADATA: Final = sa.MetaData()
 
 
 def select(table: sa.Table, *more: str) -> str:
-    """The beginning of a SELECT of all columns of a table, by name: there may be more one day."""
+    """Return the start of a SELECT that names all columns, because later layouts may add some."""
     columns = [f"{table.name}.{column.name} AS {column.name}" for column in table.columns]
     return f"SELECT {', '.join([*columns, *more])} FROM {table.name}"
 
@@ -35,7 +34,7 @@ def _text(name: str, nullable: bool = True) -> sa.Column[Any]:
 
 
 def _number() -> sa.Column[Any]:
-    """In the order of the first insertion."""
+    """Numbers rows in the order of their first insertion."""
     return sa.Column("id", dialects.NUMBER, primary_key=True, autoincrement=True)
 
 
@@ -77,16 +76,16 @@ FLOWS: Final = sa.Table(
     _text("state"),
     _text("meta"),
     _text("more"),
-    # Who runs the flow (NULL: nobody), and until when on the database's clock (unix seconds).
+    # Owner of the lease (NULL: none) and its expiry on the database's clock in Unix seconds.
     _text("lease_owner"),
     _count("lease_epoch"),
     sa.Column("lease_until", sa.Double),
-    # The command about the run of that lease.
+    # The command for the run of that lease.
     _text("wish"),
-    # For lists (unix seconds): when its record was made, and when the row was written last.
+    # In Unix seconds: creation of the record and latest write of the row.
     sa.Column("created", sa.Double, nullable=False, server_default="0"),
     sa.Column("updated", sa.Double),
-    # Tells it from another flow of the same uuid, before or after.
+    # Random: a deleted or later flow with the same uuid has another value.
     _count("birth"),
     sa.UniqueConstraint("uuid", name="uq_wbe_flowdetails"),
     _inside("wbe_flowdetails", "book_uuid", "wbe_logbooks"),
@@ -115,7 +114,7 @@ ATOMS: Final = sa.Table(
     _text("revert_results"),
     _text("revert_failure"),
     _text("more"),
-    # In which of the flow's turns it, or one of its items, was written last.
+    # Number of the flow's batch that last wrote the atom or one of its items.
     _count("changed"),
     sa.UniqueConstraint("uuid", name="uq_wbe_atomdetails"),
     _inside("wbe_atomdetails", "flow_uuid", "wbe_flowdetails"),
@@ -141,14 +140,13 @@ ITEMS: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: What tasks logged, in the order in which it was written.
 LOGS: Final = sa.Table(
     "wbe_logs",
     METADATA,
     _number(),
     _key("atom_uuid"),
     sa.Column("attempt", sa.BigInteger, nullable=False),
-    # Of a Map; -1: of the atom itself.
+    # Index of the item of a Map; -1: the atom itself.
     sa.Column("item", sa.BigInteger, nullable=False),
     # JSON: [[unix seconds, level, logger, text], ...]
     _text("logged", nullable=False),
@@ -167,7 +165,7 @@ OUTLINES: Final = sa.Table(
     **dialects.TABLE,
 )
 
-#: What was signalled to flows: of each name the first.
+#: The first signal of each name counts.
 SIGNALS: Final = sa.Table(
     "wbe_signals",
     METADATA,
@@ -175,78 +173,77 @@ SIGNALS: Final = sa.Table(
     _key("name"),
     # Typed JSON.
     _text("value", nullable=False),
-    # When it was given, on the clock of whoever did (unix seconds).
+    # Time of sending, on the sender's clock, in Unix seconds.
     sa.Column("at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("flow_uuid", "name", name="pk_wbe_signals"),
     _inside("wbe_signals", "flow_uuid", "wbe_flowdetails"),
     **dialects.TABLE,
 )
 
-#: Limits that are in use now (`wbengine.permits`).
+#: Limits in use (`wbengine.permits`).
 LIMITS: Final = sa.Table(
     "wbe_limits",
     METADATA,
     _key("name"),
-    # Who has how many permits, and who waits, as JSON.
+    # Owners of permits and waiting engines, as JSON.
     _text("account", nullable=False),
-    # When nothing of it is needed any more, by the database's clock.
+    # Time on the database's clock after which the row is deleted.
     sa.Column("expires", sa.Double, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("name", name="pk_wbe_limits"),
     **dialects.TABLE,
 )
 
-#: What the boards of `wbengine.jobs` post; here, so that a flow and its job are one transaction.
+#: In this database, so that a flow and its job are one transaction.
 JOBS: Final = sa.Table(
     "wbe_jobs",
     METADATA,
     _number(),
     _key("uuid"),
-    # Which board, of those in this database.
     _key("board"),
     _text("name", nullable=False),
-    # 0 (VERY_HIGH) to 4 (VERY_LOW): in the order of the index.
+    # 0 (VERY_HIGH) to 4 (VERY_LOW): the order of the index.
     sa.Column("priority", sa.SmallInteger, nullable=False),
     _text("details"),
     _text("book_uuid"),
     _text("book_name"),
-    # Who has claimed it (NULL: nobody), until when on the database's clock (NULL: without end), and
-    # how often it was claimed.
+    # Owner of the claim (NULL: none), its expiry on the database's clock (NULL: never), and number
+    # of claims.
     _text("owner"),
     sa.Column("owner_until", sa.Double),
     _count("claims"),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("updated", sa.Double, nullable=False),
-    # 1: put aside as broken.
+    # 1: in the trash.
     sa.Column("trashed", sa.SmallInteger, nullable=False, server_default="0"),
-    # Until when on the database's clock it is not to be claimed; 0: its time has come.
+    # Earliest time of a claim on the database's clock; 0: now.
     sa.Column("not_before", sa.Double, nullable=False, server_default="0"),
     sa.UniqueConstraint("uuid", name="uq_wbe_jobs"),
-    # For a list of all; and for the look for work, which is to find no other index as good.
+    # One index is for lists of all jobs, and one for claims. For claims, the optimizer must not
+    # prefer the first.
     sa.Index("ix_wbe_jobs_priority", "priority", "id"),
     sa.Index("ix_wbe_jobs_ready", "board", "trashed", "not_before", "priority", "id"),
     **dialects.TABLE,
 )
 
-#: What `wbengine.schedules` keeps; here, so that a firing is one transaction.
+#: In this database, so that a firing is one transaction.
 SCHEDULES: Final = sa.Table(
     "wbe_schedules",
     METADATA,
     _number(),
     _key("name"),
-    # What it says, as JSON.
     _text("definition", nullable=False),
-    # Changes with the definition, and with each pause: who read the one before fires nothing.
+    # Changes with the definition and with each pause; a process with an old revision fires nothing.
     _count("revision"),
     sa.Column("paused", sa.SmallInteger, nullable=False, server_default="0"),
-    # The tick to fire next, and when that is due (unix seconds): jitter makes it later.
+    # The next tick, and when it is due with its jitter, in Unix seconds.
     sa.Column("next_tick", sa.BigInteger, nullable=False),
     sa.Column("due", sa.Double, nullable=False),
-    # Of the latest firing.
+    # The latest firing.
     sa.Column("last_tick", sa.BigInteger),
     _text("last_flow"),
-    # The uuid of a flow that is to be fired now, besides the ticks (NULL: none).
+    # Uuid of a flow to fire now, in addition to the ticks (NULL: none).
     _text("wanted"),
-    # Why the latest try to fire it failed.
+    # Reason why the latest firing failed.
     _text("trouble"),
     sa.UniqueConstraint("name", name="uq_wbe_schedules"),
     sa.Index("ix_wbe_schedules_due", "paused", "due"),

@@ -1,1 +1,1 @@
-"""How the tables came to be: alembic's environment, and one module for each revision."""
+"""Migrations of the tables: alembic's environment, and one module for each revision."""

@@ -1,1 +1,1 @@
-"""The revisions, the oldest first.  One that was released is never changed."""
+"""The revisions, oldest first. A released revision never changes."""

@@ -1,4 +1,4 @@
-"""The tables, which `layout` makes: as they are now, for later revisions leave those alone."""
+"""The tables in their current form, which `layout` creates; later revisions skip them."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Nothing: a database has this revision, or none."""
+    """Do nothing: a database has this revision or none."""

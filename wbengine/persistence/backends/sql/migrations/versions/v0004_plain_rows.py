@@ -1,4 +1,4 @@
-"""No checksums, no counts, and lists of flows in a state, and in a book, by an index."""
+"""Drop checksums and counts; add indexes of flows by state and by logbook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def upgrade() -> None:
     for table in ("wbe_logbooks", *_COUNTED):
         steps.drop_column(table, "checksum")
     steps.drop_column("wbe_flowdetails", "wish_epoch")
-    # First the new one: MySQL wants one for the foreign key.
+    # The new index comes first, because MySQL needs one for the foreign key.
     steps.add_index("ix_wbe_flowdetails_book", "wbe_flowdetails", ["book_uuid", "created", "id"])
     steps.drop_index("ix_wbe_flowdetails", "wbe_flowdetails")
     steps.add_index(

@@ -1,4 +1,4 @@
-"""A table of jobs."""
+"""Add a table of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of what tasks logged."""
+"""Add a table of task logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of schedules; jobs that wait for their time are found by an index."""
+"""Add a table of schedules, and an index of jobs that wait for a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ down_revision = "0006"
 
 def upgrade() -> None:
     bind = op.get_bind()
-    # A bind that came from 0004 has made the table of jobs as it is now.
+    # A database upgraded from 0004 already has the current table of jobs.
     column = sa.Column("not_before", sa.Double, nullable=False, server_default="0")
     steps.add_column("wbe_jobs", column)
     bind.exec_driver_sql(

@@ -1,4 +1,4 @@
-"""A table of signals."""
+"""Add a table of signals."""
 
 from __future__ import annotations
 

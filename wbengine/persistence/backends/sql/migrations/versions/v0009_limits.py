@@ -1,4 +1,4 @@
-"""A table of limits."""
+"""Add a table of limits."""
 
 from __future__ import annotations
 
